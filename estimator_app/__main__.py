@@ -35,6 +35,14 @@ def _range(text: str) -> tuple[float, float]:
     return _pair(text, float, "two numbers, LOW,HIGH")
 
 
+def _color(text: str) -> tuple[float, float, float]:
+    try:
+        red, green, blue = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be three numbers, RED,GREEN,BLUE, got {text!r}") from None
+    return red, green, blue
+
+
 def _steps(text: str) -> tuple[int, int]:
     return _pair(text, int, "two steps, FIRST,LAST")
 
@@ -182,7 +190,7 @@ _TRAIN_GROUPS = {
         *("eval", "split", "steps_per_eval", "eval_batch_size", "early_stop_metric", "early_stop_patience"),
     ),
     "checkpoints and exports": ("save_steps", "save_seconds", "keep_exports"),
-    "input": ("dtype", "layout", "cache", "service", "scaled_decode"),
+    "input": ("mean", "std", "dtype", "layout", "cache", "service", "scaled_decode"),
     "TensorBoard": ("summary_steps", "profile", "wrong_images"),
 }
 
@@ -222,6 +230,7 @@ _OWN_FLAGS: dict[str, dict[str, Any]] = {
         "such as another run's config.json. Flags that are given take precedence (default: none)",
     },
 }
+_NORMALIZATION = "the run's, else the one that comes with a .safetensors of --init_from, else the dataset's"
 _STEPS, _ALPHA = Flag(metavar="STEPS"), Flag(metavar="ALPHA")
 _FLAGS = {
     **INPUT_FLAGS,
@@ -231,8 +240,8 @@ _FLAGS = {
     "trainer": Flag(default="the run's, else the first that is installed"),
     "network": Flag(
         metavar="NAME",
-        help="network: cnn, resnet18, resnet50, vit_s16, keras:NAME or your own. keras:NAME is a network of Keras, "
-        "such as keras:EfficientNetV2B0; your own is PACKAGE.MODULE:FUNCTION",
+        help="network: cnn, resnet18, resnet34, resnet50, resnet101, vit_s16, vit_b16, keras:NAME or your own. "
+        "keras:NAME is a network of Keras, such as keras:EfficientNetV2B0; your own is PACKAGE.MODULE:FUNCTION",
     ),
     "image_size": Flag(metavar="PIXELS", default="the run's, else the images' own, at most 224"),
     "init_from": Flag(parse=_optional_path, metavar="PATH"),
@@ -267,6 +276,22 @@ _FLAGS = {
         help="augmentation: none, auto, rand_augment or color_jitter. auto is AutoAugment's policy for ImageNet. The "
         "strengths of the others may follow: rand_augment:LAYERS,MAGNITUDE (without them 2,9) and "
         "color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without them 0.4,0.4,0.4)",
+    ),
+    "mean": Flag(
+        parse=_color,
+        metavar="R,G,B",
+        unset=True,
+        help="red, green and blue that are subtracted from the pixels, from 0 to 255: 123.675,116.28,103.53 for "
+        "ImageNet's",
+        default=_NORMALIZATION,
+    ),
+    "std": Flag(
+        parse=_color,
+        metavar="R,G,B",
+        unset=True,
+        help="red, green and blue that the pixels are then divided by, from 0 to 255: 58.395,57.12,57.375 for "
+        "ImageNet's",
+        default=_NORMALIZATION,
     ),
     "mixup": _ALPHA,
     "cutmix": _ALPHA,

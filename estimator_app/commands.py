@@ -364,7 +364,8 @@ def preflight(arguments: argparse.Namespace) -> int:
         return _preflight_jax_step(arguments, topology)
     options = _options(arguments)
     del options["dataset"]  # the first argument
-    manifest, _, config, earlier = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
+    opened = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
+    manifest, config, earlier = opened.manifest, opened.config, opened.earlier
     if config.trainer == "jax":
         raise ValueError("preflight has no --trainer=jax yet; compile a step of your own with --jax_step")
     chosen = "" if earlier else chosen_input(config, options, manifest)
@@ -381,8 +382,8 @@ def preflight(arguments: argparse.Namespace) -> int:
             say(line)
 
     tell(f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
-    if chosen:
-        tell(chosen)
+    for line in filter(None, (chosen, opened.normalization)):
+        tell(line)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
     for part in itertools.chain(of_run if differences else [], [runtime], looked):
         parts.append(part)

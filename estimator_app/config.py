@@ -44,7 +44,7 @@ _MAY_CHANGE = frozenset(
     | {"early_stop_patience", "service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
-_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "images", "mean", "std"})
+_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "images"})
 _POSITIVE = (
     "train_batch_size",
     "eval_batch_size",
@@ -83,8 +83,8 @@ class TrainConfig:
       trainer: What trains the network. It is TPUEstimator, TensorFlow's distribution strategies, or JAX without
         TensorFlow; none reads the checkpoints of another. Default: the run's, else tpu_estimator if TensorFlow has it,
         else tf_distribute, or jax without TensorFlow.
-      network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
-        your own as package.module:function.
+      network: Network: cnn, resnet18, resnet34, resnet50, resnet101, vit_s16, vit_b16, one of keras.applications such
+        as keras:EfficientNetV2B0, or your own as package.module:function.
       split: Split to evaluate on.
       train_batch_size: Images per step, over all TPU cores.
       eval_batch_size: Images per step of evaluation, over all TPU cores.
@@ -115,7 +115,8 @@ class TrainConfig:
       ema: Decay of the moving average of all weights, such as 0.9999, which is evaluated and exported instead of the
         weights; 0 for none.
       init_from: Trained model whose weights a new run starts from. It is a model_dir, a checkpoint, a SavedModel, or
-        Keras' .keras, .h5 or .weights.h5; weights are taken where name and shape are the same. Default: none, random
+        Keras' .keras, .h5 or .weights.h5; weights are taken where name and shape are the same. Or it is a .safetensors
+        file of timm, torchvision or Hugging Face's transformers, for a ResNet or a ViT. Default: none, random
         weights.
       freeze: Regular expression; layers whose whole name it matches keep their weights and statistics, such as
         "stem.*|stage[12]_.*", or "(?!head).*" for all but the last. Default: none.
@@ -207,13 +208,13 @@ class TrainConfig:
         """Returns the config of training on a dataset.
 
         Args:
-          manifest: Of the dataset; the mean and std of its training pixels are used. With hold_out, the one of
-            Manifest.held_out().
+          manifest: Of the dataset; the mean and std default to its training pixels'. With hold_out, the
+            one of Manifest.held_out().
           options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
             instead of train_steps. The value None means the default. learning_rate, weight_decay, decay and
             warmup_steps default to the optimizer's recipe, schedule.RECIPES; decay_steps to the value of `earlier`, or
-            to train_steps; trainer to the one of `earlier`, else to default_trainer(); image_size and crop_area to the
-            values of `earlier`, else to values that fit the images: tpu_input.config.fitting_input(); dataset to the
+            to train_steps; trainer to the one of `earlier`, else to default_trainer(); image_size, crop_area, mean and
+            std to the values of `earlier`, else to values that fit the images: InputConfig.of(); dataset to the
             manifest's path.
           earlier: Config of the run that is resumed; None for a new run.
 
@@ -224,6 +225,7 @@ class TrainConfig:
         given = _given(_with_steps(options, train.num_examples))
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
+        _check_scale(of_input)
         choose_backend(_completed(of_run, earlier)["trainer"])
         network = of_run.get("network", cls.network)
         check_network(network)
@@ -237,7 +239,8 @@ class TrainConfig:
         if of_run.get("hold_out"):
             of_run.setdefault("split", of_run["hold_out"])
         if earlier:
-            of_input = {"image_size": earlier.input.image_size, "crop_area": earlier.input.crop_area} | of_input
+            chosen_once = ("image_size", "crop_area", "mean", "std")
+            of_input = {name: getattr(earlier.input, name) for name in chosen_once} | of_input
         return cls(
             **{"dataset": manifest.path} | _completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
@@ -489,6 +492,8 @@ def read_recipe(path: str) -> dict[str, Any]:
     if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise ValueError(f"recipe {path!r} must be a mapping from options to values, such as image_size: 224")
     nested = fields.pop("input", {})
+    if isinstance(nested, dict):  # of a run: its normalization follows from its dataset, or from its --init_from
+        nested = {name: value for name, value in nested.items() if name not in ("mean", "std")}
     options = {**fields, **(nested if isinstance(nested, dict) else {"input": nested})}
     known = _TYPES.keys() - _DERIVED | {"epochs"}
     found = {}
@@ -514,6 +519,15 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in _TYPES or name in _DERIVED:
             raise ValueError(f"there is no option {name!r}{suggestion(name, _TYPES.keys() - _DERIVED)}")
     return {name: checked(value, _TYPES[name], name) for name, value in options.items() if value is not None}
+
+
+def _check_scale(of_input: Mapping[str, Any]) -> None:
+    """Raises ValueError if a mean or a std that a user has given is a share of the largest pixel, as PyTorch has it."""
+    for name in ("mean", "std"):
+        values = of_input.get(name, ())
+        if 0 < max(values, default=0) < 1:
+            pixels = ",".join(f"{255 * value:g}" for value in values)
+            raise ValueError(f"{name} must be of pixels from 0 to 255, got {values!r}; use {pixels}")
 
 
 def _completed(given: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:

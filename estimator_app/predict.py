@@ -84,20 +84,17 @@ def predict(
     for name, value in (("batch_size", batch_size), ("top", top)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}")
-    if isinstance(classifier, str):
-        classifier = load_classifier(classifier)
-    read_stored = functools.partial(_read_stored, options=_image_options(classifier.path))
+    loaded = load_classifier(classifier) if isinstance(classifier, str) else classifier
+    read_stored = functools.partial(_read_stored, options=_image_options(loaded.path))
     paths = iter(files)
     with ThreadPoolExecutor(_READERS) as readers:
         while batch := list(itertools.islice(paths, batch_size)):
             contents = list(readers.map(read_stored, batch))
-            found = iter(classifier([content for content in contents if isinstance(content, bytes)]))
+            found = iter(loaded([content for content in contents if isinstance(content, bytes)]))
             for path, content in zip(batch, contents, strict=True):
                 result = next(found) if isinstance(content, bytes) else content
                 yield (
-                    (path, str(result))
-                    if isinstance(result, ValueError)
-                    else _prediction(path, result, classifier, top)
+                    (path, str(result)) if isinstance(result, ValueError) else _prediction(path, result, loaded, top)
                 )
 
 

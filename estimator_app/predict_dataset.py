@@ -346,7 +346,7 @@ def _predicted_by_number(
     for start in range(chosen.start, chosen.stop, batch_size):
         numbers = range(start, min(start + batch_size, chosen.stop))
         batch = [source[number] for number in numbers]
-        rows = predictor.run([record.encoded for record in batch])
+        rows: list[Any] = predictor.run([record.encoded for record in batch])
         for record, row in zip(batch, rows, strict=True):
             if isinstance(row, ValueError):
                 raise ValueError(

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from estimator_app.config import TrainConfig, chosen_input, surprises
+from estimator_app.model.published_weights import is_published
 from estimator_app.model_dir.checkpoints import NAME, latest_checkpoint, latest_step, prune_checkpoints
 from estimator_app.model_dir.exports import check_export_dir
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
@@ -53,7 +54,7 @@ from estimator_app.trainers.checks import num_examples, read_shards
 from estimator_app.trainers.interruption import Stopped, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
-from estimator_app.trainers.starting_weights import TABLE_NAME, starting_weights
+from estimator_app.trainers.starting_weights import TABLE_NAME, published_normalization, starting_weights
 from tpu_input import Manifest
 from tpu_input.command_line.paths import absolute, absolute_patterns
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
@@ -114,7 +115,8 @@ def train(
             "stays constant after it"
         )
     chosen = "" if opened.earlier else chosen_input(config, options, manifest)
-    notes = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
+    notes = [line for line in (chosen, opened.normalization) if line]
+    notes += [f"note: {surprise}" for surprise in surprises(config, manifest)]
 
     def report_with_notes(line: str) -> None:
         """Reports a line; after the first one, which says that training begins, reports the notes on its input."""
@@ -133,12 +135,15 @@ class Opened(NamedTuple):
       newest: The dataset as it is now.
       config: All options.
       earlier: Options of the run that is resumed; None for a new run.
+      normalization: Line that says which normalization a new run takes with published weights, "" if there are none
+        or the user has given it.
     """
 
     manifest: Manifest
     newest: Manifest
     config: TrainConfig
     earlier: TrainConfig | None
+    normalization: str
 
     @property
     def is_extended(self) -> bool:
@@ -169,7 +174,34 @@ def open_run(
     manifest = version_with(newest, earlier.fingerprint) if earlier else newest
     if held_out := options.get("hold_out"):
         manifest = manifest.held_out(held_out)
-    return Opened(manifest, newest, TrainConfig.of(manifest, options, earlier), earlier)
+    said = ""
+    if not earlier and is_published(options.get("init_from") or ""):
+        options, said = _with_normalization(options)
+    return Opened(manifest, newest, TrainConfig.of(manifest, options, earlier), earlier, said)
+
+
+def _with_normalization(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Returns the options with the mean and std on which the weights of init_from were trained, and a line about them.
+
+    What the user has given stays as it is.
+    """
+    absent = [name for name in ("mean", "std") if options.get(name) is None]
+    if not absent:
+        return options, ""
+    path = options["init_from"]
+    if found := published_normalization(path):
+        values = {name: getattr(found, name) for name in absent}
+        flags = " ".join("--{}={:g},{:g},{:g}".format(name, *value) for name, value in values.items())
+        return {**options, **values}, f"input: {flags}, of the {found.source} of {path}"
+    return options, (
+        f"note: neither {path} nor a config.json in its folder names the normalization of its training; this run takes "
+        f"the dataset's. Set it with --mean and --std: {_KNOWN_NORMALIZATIONS}"
+    )
+
+
+_KNOWN_NORMALIZATIONS = (
+    "ResNets mostly have 123.675,116.28,103.53 and 58.395,57.12,57.375, ViTs 127.5,127.5,127.5 for both"
+)
 
 
 def run(

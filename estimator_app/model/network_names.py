@@ -16,9 +16,9 @@ from typing import Any
 
 from tpu_input.command_line.dataclass_options import check_choice
 
-NAMES = ("cnn", "resnet18", "resnet50", "vit_s16")
+NAMES = ("cnn", "resnet18", "resnet34", "resnet50", "resnet101", "vit_s16", "vit_b16")
 PREFIX = "keras:"
-PATCH = {"vit_s16": 16}  # height and width of the patches that a network cuts its images into, in pixels
+PATCH = {"vit_s16": 16, "vit_b16": 16}  # height and width of the patches that a network cuts its images into, in pixels
 
 
 def is_users(name: str) -> bool:

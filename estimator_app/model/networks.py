@@ -6,7 +6,7 @@ A network is made of Keras layers and models applied to `images`, a keras.Input,
 take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in both
 trainers.
 
-ResNet-18 and ResNet-50 v1.5 follow He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
+ResNet-18 to ResNet-101 v1.5 follow He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
 of 2 in a bottleneck's 3 × 3 convolution instead of the 1 × 1 before it, which skips three of four positions: 0.5 % more
 accuracy at 5 % fewer images/s, according to NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
 
@@ -36,9 +36,19 @@ def resnet18(images: Any, num_classes: int, training: bool | None) -> Any:
     return _resnet(images, num_classes, training, _basic, (2, 2, 2, 2))
 
 
+def resnet34(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ResNet-34."""
+    return _resnet(images, num_classes, training, _basic, (3, 4, 6, 3))
+
+
 def resnet50(images: Any, num_classes: int, training: bool | None) -> Any:
     """Returns the logits of ResNet-50 v1.5."""
     return _resnet(images, num_classes, training, _bottleneck, (3, 4, 6, 3))
+
+
+def resnet101(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ResNet-101 v1.5."""
+    return _resnet(images, num_classes, training, _bottleneck, (3, 4, 23, 3))
 
 
 def _resnet(images: Any, num_classes: int, training: bool | None, block: Block, depths: tuple[int, ...]) -> Any:
@@ -138,6 +148,14 @@ def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
 
 
+def vit_b16(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ViT-B/16 of Dosovitskiy et al., table 1; otherwise as vit_s16()."""
+    from estimator_app.model.vit import encoded
+
+    features = encoded(images, PATCH["vit_b16"], width=768, depth=12, heads=12, mlp_width=3072)
+    return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
+
+
 # (images, num_classes, training) -> logits. `training` is None here, so that each call of the keras.Model decides.
 Network = Callable[[Any, int, "bool | None"], Any]
 
@@ -155,7 +173,9 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
     return layers.Dense(num_classes, dtype="float32", name=HEAD)(layers.GlobalAveragePooling2D()(images))
 
 
-NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50, "vit_s16": vit_s16}
+NETWORKS: dict[str, Network] = {
+    network.__name__: network for network in (cnn, resnet18, resnet34, resnet50, resnet101, vit_s16, vit_b16)
+}
 
 
 def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[float] = (1, 1, 1)) -> Network:

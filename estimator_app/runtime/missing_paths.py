@@ -89,7 +89,7 @@ def no_weights(path: str) -> str:
     """Returns the message that there is nothing at the path of --init_from."""
     return (
         f"--init_from={path} does not exist; give a model_dir, a checkpoint such as MODEL_DIR/model.ckpt-5000, a "
-        "SavedModel, or a .keras, .h5 or .weights.h5 file"
+        "SavedModel, or a .keras, .h5, .weights.h5 or .safetensors file"
     )
 
 

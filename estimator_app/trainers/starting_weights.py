@@ -2,6 +2,7 @@
 
     run, checkpoint, SavedModel, .keras, .h5 ──read_source()──▶ {"stage1_conv1/kernel": array, …}
                                              ──starting_weights()──▶ values by variable, and a table of all variables
+    .safetensors of timm, torchvision, transformers ──model/published_weights.py──▶ the same
 
 Variables are called as in model/layer_names.py. Files without names of layers, such as Keras' .weights.h5, number the
 layers of each class, and the variables of each layer, in the order of the model.
@@ -9,11 +10,13 @@ layers of each class, and the variables of each layer, in the order of the model
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
+import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,8 @@ import numpy.typing as npt
 from estimator_app.config import TrainConfig
 from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
 from estimator_app.model.network_names import is_users
+from estimator_app.model.published_weights import Normalization, find_normalization, is_published, read_published
+from estimator_app.model.safetensors_files import read_header
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT, main_file, open_checkpoint
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
@@ -59,10 +64,12 @@ class StartingWeights:
       values: Initial values, by LAYER/KIND; missing variables keep their initializers' values.
       rows: (variable, its shape, variable of the source, its shape, why it was not taken or "") of every variable of
         the network, then of the variables of the source that no variable of the network has taken.
+      remark: What was changed of the values; "" if nothing was.
     """
 
     values: Mapping[str, Array]
     rows: tuple[tuple[str, str, str, str, str], ...]
+    remark: str = ""
 
     def to_csv(self) -> str:
         """Returns the table as CSV, with a header."""
@@ -76,9 +83,9 @@ class StartingWeights:
         own = [row for row in self.rows if row[0]]
         new = [f"{row[0]} ({row[4]})" for row in own if row[4]]
         more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
-        return f"{len(self.values)} of {len(own)} variables" + (
-            f"; new: {', '.join(new[:_NAMED])}{more}" if new else ""
-        )
+        new_ones = f"; new: {', '.join(new[:_NAMED])}{more}" if new else ""
+        remark = f"; {self.remark}" if self.remark else ""
+        return f"{len(self.values)} of {len(own)} variables{new_ones}{remark}"
 
 
 def starting_weights(config: TrainConfig) -> StartingWeights:
@@ -91,6 +98,8 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     """
     from estimator_app.model.layer_names import layers_of, variables_of
 
+    if is_published(config.init_from):
+        return _published_weights(config)
     source, model = read_source(config), make_weighted_model(config)
     head = list(layers_of(model))[-1][0]
     values, rows, taken = {}, [], set()
@@ -118,6 +127,67 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
         if name not in taken | listed
     ]
     return StartingWeights(values, tuple(rows))
+
+
+def _published_weights(config: TrainConfig) -> StartingWeights:
+    from estimator_app.model.layer_names import variables_of
+
+    variables = variables_of(make_weighted_model(config))
+    shapes = {path: tuple(variable.shape) for path, (variable, _) in variables.items()}
+    with _open_published(config.init_from) as (file, num_bytes):
+        weights = read_published(file, num_bytes, config.network, shapes)
+    return StartingWeights(weights.values, weights.rows, weights.remark)
+
+
+def published_normalization(path: str) -> Normalization | None:
+    """Returns the normalization that published weights, or a file in their folder, name; None if they name none.
+
+    Args:
+      path: Path or URI of a file of safetensors.
+
+    Raises:
+      ValueError: There is no such file, or it or a file in its folder is damaged.
+    """
+    folder = f"{path.rpartition('/')[0]}/" if "/" in path else ""
+
+    def read_beside(name: str) -> str | None:
+        files.check_plain(folder or ".", beginning=name)  # a pipe would be waited for
+        return files.read_text(f"{folder}{name}") if files.exists(f"{folder}{name}") else None
+
+    with _open_published(path) as (file, num_bytes):
+        return find_normalization(read_header(file, num_bytes), read_beside)
+
+
+class _Parts:
+    """A file of a place, of which parts are read."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._start = path, 0
+
+    def seek(self, start: int) -> None:
+        self._start = start
+
+    def read(self, num_bytes: int) -> bytes:
+        return files.read_bytes(self._path, self._start, num_bytes)
+
+
+@contextlib.contextmanager
+def _open_published(path: str) -> Iterator[tuple[Any, int]]:
+    """Opens a file of safetensors; yields it and its length. Errors name the file.
+
+    Raises:
+      ValueError: There is no such file, or as what reads it.
+    """
+    if "://" not in path and os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise ValueError(f"--init_from={path} is not a file")
+    if not files.exists(path):
+        raise ValueError(no_weights(path))
+    try:
+        yield _Parts(path), files.num_bytes(path)
+    except OSError as error:
+        raise ValueError(f"--init_from={path} cannot be read: {files.reason(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"--init_from={path} cannot be read: {error}") from error
 
 
 def read_source(config: TrainConfig) -> Source:

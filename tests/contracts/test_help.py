@@ -29,7 +29,7 @@ PYTHON = re.compile(
 # Words with underscores that are values of options, or other terms than the names of options.
 TERMS = {
     *("model_dir", "first_label", "small_photos", "imagenet_resnet50", "near_duplicates", "likely_wrong_labels"),
-    *(*FORMATS, *TRAINERS, *AUGMENTATIONS, "vit_s16"),
+    *(*FORMATS, *TRAINERS, *AUGMENTATIONS, "vit_s16", "vit_b16"),
     *(metric for task in TASKS.values() for metric in task.watchable(10)),
 }
 # Options that mean another thing in another command: a dataset or a file of predictions.

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.model_dir.history import read_history
+from support import published
 from support.trainers import HERE
 
 pytestmark = pytest.mark.cloud
@@ -160,3 +161,17 @@ def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs
     gs.proxy.fault = take_over
     said = gs.refused(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
     assert said.startswith(f"process 7 of elsewhere has started training in '{model_dir}', so this one (process ")
+
+
+def test_published_weights_are_read_from_a_bucket(gs):
+    folder = gs.cloud.make_bucket()
+    content = published.to_bytes(published.random_tensors(published.timm_resnet18(10)))
+    gs.cloud.put(f"{folder}/whole.safetensors", content)
+    gs.cloud.put(f"{folder}/cut.safetensors", content[:-1])
+    gs.cloud.put(f"{folder}/config.json", b'{"pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}}')
+    flags = ("--network=resnet18", "--trainer=tf_distribute", "--eval=none", "--train_steps=1", "--save_steps=0")
+    line = gs.refused(*gs.training(f"{folder}/tuned", *flags, f"--init_from={folder}/cut.safetensors"))
+    assert f"--init_from={folder}/cut.safetensors cannot be read: its tensors take 22," in line
+    said = gs.does(*gs.training(f"{folder}/tuned", *flags, f"--init_from={folder}/whole.safetensors"))
+    assert "--std=127.5,127.5,127.5, of the config.json of gs://" in said
+    assert f"initial weights: 102 of 102 variables; {folder}/tuned/initial_weights.csv" in said

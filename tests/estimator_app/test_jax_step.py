@@ -86,7 +86,9 @@ def test_a_batch_is_mixed_as_by_the_other_trainers(rng, digits_dataset, options,
     weight = np.array([1, 0, 1, 1, 1, 0], np.float32)
     for step in range(12):
         found = mixed(images, labels, weight, draw_mixing(config, step), K)
-        wanted = mix(*map(tf.constant, (images, labels, weight)), K, (3, step), config.mixup, config.cutmix)
+        wanted = mix(
+            tf.constant(images), tf.constant(labels), tf.constant(weight), K, (3, step), config.mixup, config.cutmix
+        )
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-6)
 

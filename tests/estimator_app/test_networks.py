@@ -34,9 +34,18 @@ def test_the_cnn_takes_any_image_size(image_size):
 
 
 # Trainable parameters as torchvision's documentation has them, for its own networks of these names.
-@pytest.mark.parametrize(("network", "parameters"), [(resnet18, 11_689_512), (resnet50, 25_557_032)])
-def test_residual_networks_have_the_published_number_of_parameters(network, parameters):
-    model = make_model(network, 224, 1000)
+@pytest.mark.parametrize(
+    ("network", "parameters"),
+    [
+        ("resnet18", 11_689_512),
+        ("resnet34", 21_797_672),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+        ("vit_b16", 86_567_656),
+    ],
+)
+def test_networks_have_the_published_number_of_parameters(network, parameters):
+    model = make_model(NETWORKS[network], 224, 1000)
     assert sum(np.prod(weight.shape) for weight in model.trainable_weights) == parameters
 
 

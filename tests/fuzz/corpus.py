@@ -24,12 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from fuzz import damage
+from support import published
 from tpu_input.dataset_format.orientation import FORMATS
 from tpu_input.dataset_format.tfrecord import frame, serialize
 
@@ -91,6 +93,7 @@ def _app(*argv: str, writes: tuple[str, ...] = (), slack: float = 5) -> Command:
 
 
 _WEIGHTS = ("weights.keras", "weights.weights.h5")
+_PUBLISHED = "published/weights.safetensors"  # of timm, with its config.json
 
 
 def _train(loop: str, model: str, steps: int = 2, more: tuple[str, ...] = ()) -> Command:
@@ -292,6 +295,12 @@ def _kinds() -> dict[str, Kind]:
     starts = [_train("tf_distribute", "out", more=(f"--init_from={name}",)) for name in _WEIGHTS]
     kinds |= {
         "weights": Kind(_WEIGHTS, of_weights, _BYTES, tuple(starts), 2),
+        "published weights": Kind(
+            (_PUBLISHED, "published/config.json"),
+            ("src", "dataset", "published"),
+            damage.several(*[damage.text_damages] * 2, damage.byte_damages),
+            (_train("tf_distribute", "out", more=(f"--init_from={_PUBLISHED}",)),),
+        ),
         "recipe": Kind(
             ("recipe.yaml",),
             of_weights,
@@ -350,6 +359,10 @@ def _write_weights(work: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    (work / "published").mkdir()
+    published.write(work / _PUBLISHED, {"conv1.weight": np.zeros((2, 3, 7, 7), "f4"), "fc.bias": np.zeros(2, "f2")})
+    normalization = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    (work / "published" / "config.json").write_text(json.dumps({"pretrained_cfg": normalization}, indent=1))
     keys = [f"{label}/{number}.jpg" for label in "ab" for number in range(4)]
     table = {"key": keys, "probabilities": [[0.1, 0.9] if key < "a/2" else [0.8, 0.2] for key in keys]}
     pq.write_table(pa.table(table), work / "predictions.parquet")

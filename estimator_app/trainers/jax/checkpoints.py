@@ -41,7 +41,9 @@ def save(run: JaxRun, state: TrainState, step: int) -> None:
         return
     path = f"{run.model_dir}/{NAME}-{step}"
     position = np.array(json.dumps(_position(run.config)))
-    write_arrays(path, {"global_step": np.int64(step), "position": position, **to_arrays(jax.device_get(state))})
+    write_arrays(
+        path, {"global_step": np.array(step, np.int64), "position": position, **to_arrays(jax.device_get(state))}
+    )
     name_last(run.model_dir, path)
     if run.config.eval != "watch":
         prune_checkpoints(run.model_dir, step, 1)
@@ -93,7 +95,8 @@ def restore(run: JaxRun, path: str) -> TrainState:
         tree = getattr(like, part)
         arrays = [reader.get_tensor(f"{prefix}/{name}") for name in _named(tree)]
         parts[part] = jax.tree.unflatten(jax.tree.structure(tree), arrays)
-    return run.on_devices(TrainState(step=np.int32(step_of(path)), **parts))
+    state: TrainState = run.on_devices(TrainState(step=np.int32(step_of(path)), **parts))
+    return state
 
 
 def read_evaluated(config: TrainConfig, variables: Variables, path: str) -> tuple[dict[str, Array], int]:

@@ -36,7 +36,7 @@ def draw_mixing(config: TrainConfig, step: int) -> Mixing:
     if config.mixup and config.cutmix:
         is_mixup = bool(uniform(seed_for(seeds, "mixup or cutmix"), 1)[0, 0] < 0.5)
     if is_mixup:
-        return {"share": _beta(config.mixup, seed_for(seeds, "mixup")), "box": np.zeros(4, np.float32)}
+        return {"share": np.asarray(_beta(config.mixup, seed_for(seeds, "mixup"))), "box": np.zeros(4, np.float32)}
     size = np.float32(config.input.image_size)
     side = np.sqrt(np.float32(1) - _beta(config.cutmix, seed_for(seeds, "cutmix size")))
     center = uniform(seed_for(seeds, "cutmix centre"), 2)[0] * size
@@ -44,7 +44,7 @@ def draw_mixing(config: TrainConfig, step: int) -> Mixing:
     low, high = np.round(center - half), np.round(center + half)
     box = np.array([low[0], high[0], low[1], high[1]], np.float32)
     height, width = (min(high[axis], size) - max(low[axis], np.float32(0)) for axis in (0, 1))
-    return {"share": np.float32(1) - np.float32(height * width) / (size * size), "box": box}
+    return {"share": np.asarray(np.float32(1) - np.float32(height * width) / (size * size)), "box": box}
 
 
 def mixed(images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_classes: int) -> tuple[Any, Any, Any]:

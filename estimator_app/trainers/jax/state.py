@@ -59,7 +59,8 @@ class JaxRun:
         state = TrainState(
             jnp.zeros([], jnp.int32), weights, fixed, make_optimizer(self.config).init(weights), averages
         )
-        return self.on_devices(jax.tree.map(np.asarray, state))
+        placed: TrainState = self.on_devices(jax.tree.map(np.asarray, state))
+        return placed
 
     def on_devices(self, values: Any) -> Any:
         """Returns arrays, such as a TrainState's, with a copy on each device."""
