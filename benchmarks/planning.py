@@ -46,7 +46,7 @@ if folder.isdecimal():
     from beam_pipelines.sources.rows import Row
     folder, count = "/data", int(folder)
     module.list_below = lambda *_: batches_of(
-        Row(f"class{i % 1000:04}/{i:09}.jpg", num_bytes=88_000 + i % 999) for i in range(count)
+        Row(f"class{i // 1000:04}/{i:09}.jpg", num_bytes=88_000 + i % 999) for i in range(count)
     )
     module.measure = lambda *_: 1.0  # as there are no files
 with tempfile.TemporaryDirectory() as output:

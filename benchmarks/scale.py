@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from beam_pipelines.conversion.plan import BUCKET_BITS
+from beam_pipelines.conversion.planning.cutting import range_bits
 from beam_pipelines.dry_run import IMAGES_A_SECOND
 from benchmarks.corpus import make_corpus
 from benchmarks.scale_runs import CUT, INDEX, MANIFEST, SHUFFLE, WHOLE, child
 
 SMALL = (48, 36)
 SMALL_SHARD = 1_000_000
-BUCKETS = 1 << 12  # beam_pipelines.conversion.plan
-PACK = 1000  # beam_pipelines.conversion.planning
+HELD_ROWS = 1 << 16  # beam_pipelines.conversion.planning.row_batches
 FOLDERS = 1000  # class folders, which are listed side by side
 # Of docs/scale.md: images, bytes per record, bytes per shard.
 SIZES = ((1_300_000, 110_000, 1e8), (100_000_000, 110_000, 1e8), (10_000_000_000, 110_000, 2e10))
@@ -37,13 +38,14 @@ class Unit:
     Fitted at 20,000 images; the runs of a tenth and of ten times as many check them.
     """
 
-    shuffled_row: float = 77.7  # its fields, marshalled, and the number of its bucket
-    packed_row: float = 16  # one of many consecutive rows of a shard, compressed together
-    pack: float = 107  # rows that are packed together, without the rows
+    shuffled_row: float = 54.7  # one of many rows of a range, with its position and its split
+    packed_row: float = 16.8  # one of many consecutive rows of a shard, compressed together
+    pack: float = 115  # rows that are packed together, without the rows
+    shuffled_sums: float = 36_500  # what is known of all folders and rows, in 64 parts each
     row_file: float = 113.5  # its line of JSON in the working folder, with a path of 40 characters
-    held_row: float = 430  # a row that the local runner keeps: its encodings in three stages
-    # A row of a bucket in the memory of the worker that cuts it, encoded and decoded to be sorted (tracemalloc).
-    grouped_row: float = 700
+    held_row: float = 60  # a row that the process which plans keeps, packed with others
+    # A row of a range in the memory of the worker that cuts it, encoded and decoded to be sorted (tracemalloc).
+    grouped_row: float = 558
     plan_bucket: float = 15  # "1234": 12345, for a bucket of a split
     receipt: float = 640
     manifest: float = 1_565  # without shards, for 10 classes
@@ -51,7 +53,7 @@ class Unit:
     index_row: float = 105
     index_shard: float = 3_000  # a Parquet file without its rows
     rejection: float = 450  # a line of rejected.jsonl in the memory of the process that commits (tracemalloc)
-    beam: float = 201e6  # a process that has imported Beam and run a pipeline
+    process: float = 115e6  # a process that plans few images, without Beam
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Scale:
     shards: int
     shuffled_elements: float
     shuffled_bytes: float
-    largest_bucket_rows: float
+    largest_range_rows: float
     planning_memory: float
     working_bytes: float
     manifest_bytes: float
@@ -74,15 +76,17 @@ class Scale:
 def formula(images: int, record_bytes: float, shard_bytes: float, unit: Unit = Unit()) -> Scale:
     """Returns the prediction for so many images whose records have so many bytes on average."""
     shards = sum(math.ceil(images * share * record_bytes / shard_bytes) for share in (0.9, 0.1))
-    buckets = sum(BUCKETS * -math.expm1(-images * share / BUCKETS) for share in (0.9, 0.1))  # those that hold a row
-    plan = unit.plan_bucket * buckets
-    packs = buckets + shards + images / PACK  # a bucket's rows of a shard, in packs of so many at most
+    buckets = 1 << BUCKET_BITS
+    # Those that hold a row.
+    plan = unit.plan_bucket * sum(buckets * -math.expm1(-images * share / buckets) for share in (0.9, 0.1))
+    ranges = 1 << range_bits(images)
+    packs = ranges * max(images / HELD_ROWS, 1) + shards + 2 * (ranges - 1)  # by range, by shard
     return Scale(
         shards=shards,
-        shuffled_elements=images + packs,  # by bucket, by shard
-        shuffled_bytes=images * (unit.shuffled_row + unit.packed_row) + packs * unit.pack,
-        largest_bucket_rows=images / BUCKETS + 4 * math.sqrt(images / BUCKETS),  # of 4,096 Poisson draws
-        planning_memory=unit.beam + images * unit.held_row,
+        shuffled_elements=packs + 130,  # and the sums in 64 parts each, and the samples of two kinds
+        shuffled_bytes=images * (unit.shuffled_row + unit.packed_row) + packs * unit.pack + unit.shuffled_sums,
+        largest_range_rows=images / ranges + 4 * math.sqrt(images / ranges) * (ranges > 1),  # of Poisson draws
+        planning_memory=unit.process + images * unit.held_row,
         working_bytes=images * unit.row_file + shards * unit.receipt + plan,
         manifest_bytes=unit.manifest + shards * unit.manifest_shard,
         index_bytes=images * unit.index_row + shards * unit.index_shard,
@@ -127,9 +131,9 @@ def predictions(sizes: Sequence[tuple[int, float, float]] = SIZES) -> list[str]:
         "shards": [counted(each.shards) for each in scales],
         "elements in the shuffle": [counted(each.shuffled_elements) for each in scales],
         "bytes in the shuffle": [in_units(each.shuffled_bytes) for each in scales],
-        "rows of the largest bucket": [counted(each.largest_bucket_rows) for each in scales],
+        "rows of the largest range of the order": [counted(each.largest_range_rows) for each in scales],
         "memory to plan on one machine": [in_units(each.planning_memory) for each in scales],
-        "memory to cut the largest bucket": [in_units(each.largest_bucket_rows * unit.grouped_row) for each in scales],
+        "memory to cut the largest range": [in_units(each.largest_range_rows * unit.grouped_row) for each in scales],
         "memory to commit, 1 % rejected": [in_units(images / 100 * unit.rejection) for images, _, _ in sizes],
         "working files": [in_units(each.working_bytes) for each in scales],
         "manifest": [in_units(each.manifest_bytes) for each in scales],
@@ -203,7 +207,7 @@ def main() -> None:
         check(flags.folder, [int(count) for count in flags.counts.split(",")])
     print("", *predictions(), sep="\n")
     manifest_of(flags.folder, 100_000)
-    print(f"To cut a bucket of 25,000 rows takes {child(CUT, 25_000):.0f} bytes per row.")
+    print(f"To cut a range of 25,000 rows takes {child(CUT, 25_000):.0f} bytes per row.")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from pathlib import Path
 from beam_pipelines import storage
 convert_module = importlib.import_module("beam_pipelines.convert")
 from beam_pipelines.conversion import plan as plan_module
+from beam_pipelines.conversion.planning.cutting import range_bits
 from beam_pipelines.options import ConvertOptions, Source
 calls, seen = Counter(), {}
 def peak():  # of this process alone; what getrusage tells begins with its parent's
@@ -75,11 +76,11 @@ manifest = convert_module.convert(options).manifest
 output = Path(options.output)
 shards = [shard for split in manifest.splits.values() for shard in split.shards]
 keys = [str(path.relative_to(sys.argv[1])) for path in Path(sys.argv[1]).rglob("*.jpg")]
-buckets = Counter(plan_module.hash_position(0, key) >> (64 - plan_module.BUCKET_BITS) for key in keys)
+ranges = Counter(plan_module.hash_position(0, key) >> (64 - range_bits(len(keys))) for key in keys)
 print(json.dumps(seen | dict(calls) | {
     "shards": len(shards),
     "record_bytes": sum(shard.num_bytes for shard in shards) / len(keys),
-    "largest_bucket_rows": max(buckets.values()),
+    "largest_range_rows": max(ranges.values()),
     "manifest_bytes": (output / "manifest.json").stat().st_size,
 }))
 """
@@ -101,7 +102,7 @@ for shard in range(shards):
     total += len(file.getvalue())
 print(total)
 """
-# The peak of cutting a bucket of so many rows into shards, in bytes per row: encoded, and decoded with their sort keys.
+# The peak of cutting a range of so many rows into shards, in bytes per row: encoded, and decoded with their sort keys.
 CUT = """
 import json, sys, tracemalloc
 from beam_pipelines.conversion.plan import BUCKET_BITS, place_rows

@@ -54,8 +54,8 @@ def test_what_a_conversion_takes_follows_the_formulas(tmp_path, capsys):
     scale.check(tmp_path, [2000])
     cells = dict(re.findall(r"^\| (\w+) \| ([\d,]+ \([\d.]+\)) \|$", capsys.readouterr().out, re.MULTILINE))
     ratios = {name: float(cell.split("(")[1].rstrip(")")) for name, cell in cells.items()}
-    # The largest bucket of so few images is a matter of chance; memory and the paths in working files, of the machine.
-    exact = ratios.keys() - {"largest_bucket_rows", "planning_memory", "working_bytes"}
+    # The largest range of so few images is a matter of chance; memory and the paths in working files, of the machine.
+    exact = ratios.keys() - {"largest_range_rows", "planning_memory", "working_bytes"}
     assert len(exact) == 8
     assert {name: ratios[name] for name in exact if abs(ratios[name] - 1) > 0.05} == {}
 

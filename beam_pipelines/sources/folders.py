@@ -9,11 +9,10 @@ is hidden, or that contains no image, is not a class.
 
 from __future__ import annotations
 
-import itertools
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from beam_pipelines.options import ConvertOptions, Source
@@ -112,7 +111,10 @@ class FolderSurvey:
 
     def add_input(self, accumulator: Survey, batch: Batch) -> Survey:
         if batch.is_all("label", "") and batch.is_all("reason", "") and batch.num_rows:
-            for split, keys in _by_folder(batch):
+            keys_by_place: dict[tuple[str, str], list[str]] = {}
+            for place, key in zip(_places(batch), batch.column("key"), strict=True):
+                keys_by_place.setdefault(place, []).append(key)
+            for (split, _), keys in keys_by_place.items():
                 self._add_folder(accumulator, split, min(keys), len(keys), is_image=True)
         else:
             self._add_rows(accumulator, batch.rows())
@@ -456,21 +458,21 @@ def label_rows(batch: Batch, layout: Layout, options: ConvertOptions) -> Batch:
     """Returns rows with labels and splits as label_by_folder() does, which is called once for the files of a folder."""
     if not (batch.is_all("label", "") and batch.is_all("reason", "")):
         return batch.map_rows(lambda rows: [label_by_folder(row, layout, options) for row in rows])
-    columns: dict[str, list[str]] = {"label": [], "split": [], "reason": [], "detail": []}
-    for split, keys in _by_folder(batch):
-        model = label_by_folder(Row(keys[0], split=split), layout, options)
-        for name, values in columns.items():
-            values += [getattr(model, name)] * len(keys)
+    places = _places(batch)
+    models = {
+        place: label_by_folder(Row(key, split=place[0]), layout, options)
+        for place, key in dict(zip(places, batch.column("key"), strict=True)).items()
+    }
+    columns = {}
+    for name in ("label", "split", "reason", "detail"):
+        values = {place: getattr(model, name) for place, model in models.items()}
+        columns[name] = [values[place] for place in places]
     return batch.replace(**columns)
 
 
-def _by_folder(batch: Batch) -> Iterator[tuple[str, list[str]]]:
-    """Yields (split, keys) of rows that follow one another and are of one split and folder."""
-    keys, begin = list(batch.column("key")), 0
-    for (split, _), rows in itertools.groupby(zip(batch.column("split"), map(_folder_of, keys), strict=True)):
-        end = begin + sum(1 for _ in rows)
-        yield split, keys[begin:end]
-        begin = end
+def _places(batch: Batch) -> list[tuple[str, str]]:
+    """Returns the split that its input names, and the folder, of each row."""
+    return list(zip(batch.column("split"), map(_folder_of, batch.column("key")), strict=True))
 
 
 def _folder_of(key: str) -> str:
