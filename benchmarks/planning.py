@@ -60,7 +60,7 @@ print(json.dumps([planned - imported, imported - begin, peak, plan.fingerprint])
 _CONVERT = """
 import json, os, sys, tempfile
 with tempfile.TemporaryDirectory() as output:
-    argv = ["-m", "beam_pipelines", "convert", f"--input={sys.argv[1]}", f"--output={output}/dataset", "--quiet"]
+    argv = ["-m", "jpeg2tpu", "convert", f"--input={sys.argv[1]}", f"--output={output}/dataset", "--quiet"]
     pid = os.posix_spawn(sys.executable, [sys.executable, "-W", "ignore", *argv], os.environ)
     _, status, used = os.wait4(pid, 0)
     assert status == 0

@@ -64,7 +64,7 @@ def matches(pattern: str) -> list[str]:
 
 
 def paths_below(path: str) -> Iterator[str]:
-    """Yields the URIs of all objects below a folder, but those of folders themselves."""
+    """Yields the URIs of all objects below a folder, except the objects that stand for folders."""
     bucket = _parts(path)[0]
     with client_errors(path):
         for blob in _list(path):
