@@ -8,10 +8,11 @@ has any is refused: some bytes could then inflate to any size. Zip has a checksu
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -57,9 +58,12 @@ class ArrayReader:
           ValueError: It is no archive of uncompressed arrays.
           OSError: It cannot be read.
         """
+        source = _source(f"{path}{SUFFIX}")
         try:
-            self._archive = zipfile.ZipFile(_source(f"{path}{SUFFIX}"))  # closed with this object
-        except zipfile.BadZipFile as error:
+            self._archive = zipfile.ZipFile(source)  # closed with this object
+        except FileNotFoundError:
+            raise
+        except (zipfile.BadZipFile, OSError) as error:  # an OSError, where a place in the file is negative
             raise ValueError(str(error)) from error
         members = self._archive.infolist()
         if packed := [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]:
@@ -72,26 +76,32 @@ class ArrayReader:
 
     def get_tensor(self, name: str) -> Array:
         """Returns an array; raises ValueError if its bytes have changed since they were written."""
-        try:
-            with self._archive.open(f"{name}{_MEMBER}") as file:
-                array: Array = _format.read_array(file, allow_pickle=False)
-                if file.read(1):
-                    raise ValueError(f"{name!r} in it has more bytes than its shape says")
-                return array
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise ValueError(str(error) or "it is cut off") from error
+        with self._member(name) as file:
+            array: Array = _format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise ValueError(f"{name!r} in it has more bytes than its shape says")
+            return array
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        """Returns the shape of each array by name."""
+        """Returns the shape of each array by name; raises ValueError as get_tensor()."""
         return {name: self._shape(name) for name in sorted(self._names)}
 
     def _shape(self, name: str) -> list[int]:
-        with self._archive.open(f"{name}{_MEMBER}") as file:
+        with self._member(name) as file:
             read = {(1, 0): _format.read_array_header_1_0, (2, 0): _format.read_array_header_2_0}
             version = _format.read_magic(file)
             if version not in read:
                 raise ValueError(f"{name!r} in it has an array of an unknown format")
             return list(read[version](file)[0])
+
+    @contextlib.contextmanager
+    def _member(self, name: str) -> Iterator[IO[bytes]]:
+        """Opens an array's file in the archive; whatever is wrong with it is a ValueError."""
+        try:
+            with self._archive.open(f"{name}{_MEMBER}") as file:
+                yield file
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, KeyError) as error:
+            raise ValueError(str(error) or "it is cut off") from error
 
 
 def _source(path: str) -> str | IO[bytes]:

@@ -120,6 +120,25 @@ def test_an_export_runs_with_jax_alone(digits_dataset, trained):
     assert found["logits"].shape == (3, 10)
 
 
+def test_any_flipped_bit_and_any_cut_of_a_checkpoint_is_harmless_or_a_value_error(tmp_path):
+    from estimator_app.model_dir.array_files import ArrayReader, write_arrays
+
+    arrays = {"a/b": np.arange(20.0), "global_step": np.int64(3)}
+    write_arrays(f"{tmp_path}/whole", arrays)
+    whole = (tmp_path / "whole.npz").read_bytes()
+    damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
+    num_refused = 0
+    for content in [*damaged, *(whole[:length] for length in range(0, len(whole), 7))]:
+        (tmp_path / "other.npz").write_bytes(content)
+        try:
+            reader = ArrayReader(f"{tmp_path}/other")
+            for name in reader.get_variable_to_shape_map():
+                np.testing.assert_array_equal(reader.get_tensor(name), arrays[name])
+        except (ValueError, KeyError):
+            num_refused += 1
+    assert num_refused > len(whole) // 2
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "compressed"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(digits_dataset, tmp_path, damage):
     from estimator_app.model_dir.checkpoints import newest_whole
