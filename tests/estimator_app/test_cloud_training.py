@@ -169,9 +169,16 @@ def test_published_weights_are_read_from_a_bucket(gs):
     gs.cloud.put(f"{folder}/whole.safetensors", content)
     gs.cloud.put(f"{folder}/cut.safetensors", content[:-1])
     gs.cloud.put(f"{folder}/config.json", b'{"pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}}')
-    flags = ("--network=resnet18", "--trainer=tf_distribute", "--eval=none", "--train_steps=1", "--save_steps=0")
-    line = gs.refused(*gs.training(f"{folder}/tuned", *flags, f"--init_from={folder}/cut.safetensors"))
-    assert f"--init_from={folder}/cut.safetensors cannot be read: its tensors take 22," in line
-    said = gs.does(*gs.training(f"{folder}/tuned", *flags, f"--init_from={folder}/whole.safetensors"))
-    assert "--std=127.5,127.5,127.5, of the config.json of gs://" in said
-    assert f"initial weights: 102 of 102 variables; {folder}/tuned/initial_weights.csv" in said
+    code = (
+        "from estimator_app.train import open_run\n"
+        "from estimator_app.trainers.starting_weights import starting_weights\n"
+        "for name in ('whole', 'cut'):\n"
+        f"    options = {{'network': 'resnet18', 'init_from': f'{folder}/{{name}}.safetensors', 'image_size': 32}}\n"
+        f"    opened = open_run({gs.dataset!r}, None, 1000, options)\n"
+        "    print(opened.normalization)\n"
+        "    print(starting_weights(opened.config))\n"
+    )
+    _, out, err = gs.run("-c", code)
+    taken_over = "input: --mean=127.5,127.5,127.5 --std=127.5,127.5,127.5, of the config.json of"
+    assert out.splitlines() == [f"{taken_over} {folder}/whole.safetensors", "102 of 102 variables"]
+    assert f"ValueError: --init_from={folder}/cut.safetensors cannot be read: its tensors take 22," in err
