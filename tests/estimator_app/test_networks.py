@@ -201,7 +201,7 @@ def test_ones_own_function_is_a_network(own):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet9000", "one of cnn, .*, vit_s16, keras:NAME, package.module:function, got 'resnet9000'"),
+        ("resnet9000", "one of cnn, .*, vit_s16, vit_b16, keras:NAME, package.module:function, got 'resnet9000'"),
         ("resent50", "got 'resent50'; did you mean resnet50?"),
         ("no_such:good", "'no_such:good': no module 'no_such' in the working directory or among the installed"),
         ("broken_network:good", "'broken_network:good': no module 'no_such_module' in the working"),
