@@ -123,7 +123,7 @@ def test_an_export_runs_with_jax_alone(digits_dataset, trained):
 def test_any_flipped_bit_and_any_cut_of_a_checkpoint_is_harmless_or_a_value_error(tmp_path):
     from estimator_app.model_dir.array_files import ArrayReader, write_arrays
 
-    arrays = {"a/b": np.arange(20.0), "global_step": np.int64(3)}
+    arrays = {"a/b": np.arange(20.0), "global_step": np.array(3, np.int64)}
     write_arrays(f"{tmp_path}/whole", arrays)
     whole = (tmp_path / "whole.npz").read_bytes()
     damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
