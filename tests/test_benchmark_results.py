@@ -218,7 +218,7 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
 def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
     parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
-    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks"}
+    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "conversion_cores"}
     texts = [page.read_text() for page in tables.PAGES]
     found = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]
     assert sorted(found) == sorted(parts)

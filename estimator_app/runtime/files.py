@@ -29,13 +29,6 @@ from tpu_input.storage.byte_ranges import Unavailable as Unavailable
 # Maximum size of a text file, enough for half a million evaluations in history.csv. A sparse file takes no disk space,
 # but would take memory when it is read.
 _TEXT_BYTES = 1 << 26
-# Entries of a folder that are neither files nor folders: opening one may block forever, or reading it may never end.
-_SPECIAL = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 class _Place(Protocol):
@@ -98,6 +91,7 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
     Raises:
       FileNotFoundError: The file does not exist.
       OSError: It cannot be read; Unavailable if a later attempt may succeed.
+      ValueError: It is a named pipe, a device or a socket.
     """
     return _place(path).read_bytes(path, start, num_bytes)
 
@@ -108,7 +102,7 @@ def read_text(path: str) -> str:
     Raises:
       FileNotFoundError: The file does not exist.
       OSError: It cannot be read; Unavailable if a later attempt may succeed.
-      ValueError: It is larger than any text file of a run can be, or not UTF-8.
+      ValueError: It is larger than any text file of a run can be, not UTF-8, or a named pipe, a device or a socket.
     """
     if (size := num_bytes(path)) > _TEXT_BYTES:
         raise ValueError(f"{path!r} has {size:,} bytes, more than any file of a run can have; remove it")
@@ -156,9 +150,7 @@ def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
         if not os.path.basename(path).startswith(beginning):
             continue
         with contextlib.suppress(OSError):
-            kind = _SPECIAL.get(stat.S_IFMT(os.stat(path).st_mode))
-            if kind:
-                raise ValueError(f"{path!r} is {kind}, not a file or a folder; remove it")
+            local_files.check_plain(path)
 
 
 def is_without_links(folder: str) -> bool:

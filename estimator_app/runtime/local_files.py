@@ -6,8 +6,17 @@ import contextlib
 import glob
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
+
+# What is neither a file nor a folder: opening it may block forever, or reading it may never end.
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 exists = os.path.exists
 is_folder = os.path.isdir
@@ -18,8 +27,19 @@ remove = os.unlink
 remove_folder = shutil.rmtree  # removes links in the folder, but not their targets
 
 
+def check_plain(path: str) -> None:
+    """Raises ValueError if a path, or what it links to, is a named pipe, a device or a socket."""
+    if kind := _SPECIAL.get(stat.S_IFMT(os.stat(path).st_mode)):
+        raise ValueError(f"{path!r} is {kind}, not a file or a folder; remove it")
+
+
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
-    """Returns `num_bytes` bytes of a file from byte `start` on, fewer at its end; None returns all."""
+    """Returns `num_bytes` bytes of a file from byte `start` on, fewer at its end; None returns all.
+
+    Raises:
+      ValueError: As check_plain().
+    """
+    check_plain(path)
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(-1 if num_bytes is None else num_bytes)
