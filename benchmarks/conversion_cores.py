@@ -35,8 +35,8 @@ COLUMNS = {
     "seconds": "seconds:.2f",
     "CPU seconds": "cpu_seconds:.2f",
     "peak memory, MB": "peak_mb:,.0f",
-    "seconds, times those of 1 process": "wall_ratio:.2f",
-    "CPU, times that of 1 process": "cpu_ratio:.2f",
+    "seconds ÷ with 1 process": "wall_ratio:.2f",
+    "CPU ÷ with 1 process": "cpu_ratio:.2f",
 }
 
 

@@ -81,7 +81,7 @@ def split_at(point: float, splits: Sequence[tuple[str, float]]) -> str:
 
 
 def row_positions(batch: Batch, seed: int) -> npt.NDArray[np.uint64]:
-    """Returns the hash_position() of each row; those of a batch from with_positions() are not computed again."""
+    """Returns the hash_position() of each row; a batch from with_positions() has them already."""
     if "position" in batch.columns:
         return batch.columns["position"]  # type: ignore[no-any-return]
     return _first_words(f"{seed}/order/", batch.column("key"))

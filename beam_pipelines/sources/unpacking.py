@@ -48,7 +48,7 @@ class _Excess:
         self._total, self._lock = 0, threading.Lock()
 
     def set(self, uri: str, num_bytes: int) -> int:
-        """Sets the bytes of one file; returns those of all."""
+        """Sets the bytes of one file; returns the bytes of all files."""
         with self._lock:
             self._total += num_bytes - self._num_bytes.get(uri, 0)
             self._num_bytes[uri] = num_bytes

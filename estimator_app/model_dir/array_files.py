@@ -55,7 +55,7 @@ class ArrayReader:
           path: Path or URI, without its ending.
 
         Raises:
-          ValueError: It is no archive of uncompressed arrays.
+          ValueError: It is not an archive of uncompressed arrays.
           OSError: It cannot be read.
         """
         source = _source(f"{path}{SUFFIX}")

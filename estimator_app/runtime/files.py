@@ -32,7 +32,7 @@ _TEXT_BYTES = 1 << 26
 
 
 class _Place(Protocol):
-    """Functions of a place; errors are OSError. Those of this module with the same names document them."""
+    """Functions of a place; errors are OSError. The functions of this module with the same names document them."""
 
     def exists(self, path: str) -> bool: ...
     def is_folder(self, path: str) -> bool: ...
@@ -319,7 +319,7 @@ def names(path: str) -> list[str]:
 
 
 def entries(path: str) -> list[str]:
-    """Returns the names of a folder's entries, in any order; in a bucket, those of folders end with a slash.
+    """Returns the names of a folder's entries, in any order; in a bucket, folders' names end with a slash.
 
     Raises:
       OSError: The folder cannot be listed.

@@ -47,7 +47,7 @@ def num_bytes(path: str) -> int:
 
 
 def names(path: str) -> list[str]:
-    """Returns the names of a folder's entries; in a bucket, those of folders end with a slash."""
+    """Returns the names of a folder's entries; in a bucket, folders' names end with a slash."""
     with _errors():
         return list(tf.io.gfile.listdir(path))
 

@@ -159,7 +159,7 @@ def published_normalization(path: str) -> Normalization | None:
 
 
 class _Parts:
-    """A file of a place, of which parts are read."""
+    """A file of a place that is read in parts."""
 
     def __init__(self, path: str) -> None:
         self._path, self._start = path, 0

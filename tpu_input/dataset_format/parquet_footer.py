@@ -36,7 +36,7 @@ class ColumnChunk(NamedTuple):
       group: Number of the row group.
       num_rows: Number of its rows.
       path: Path of the column in the schema, such as ("probabilities", "list", "element").
-      num_values: Number of values in it, with nulls: that of the rows, unless it is a list.
+      num_values: Number of values in it, with nulls: as many as rows, unless it is a list.
       unpacked_bytes: Size of its pages, encoded but uncompressed.
     """
 

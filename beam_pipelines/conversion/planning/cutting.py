@@ -32,7 +32,7 @@ def by_range(placed: Batch, bits: int) -> Numbered:
 def cut(
     number: int, bits: int, packed: Iterable[bytes], plan: Plan, options: ConvertOptions
 ) -> Iterator[tuple[str, Batch]]:
-    """Yields (shard, rows) for all rows of one of 2**bits ranges, those of a shard in the order of the examples.
+    """Yields (shard, rows) for all rows of one of 2**bits ranges, in the order of the examples within a shard.
 
     Args:
       number: Number of the range.

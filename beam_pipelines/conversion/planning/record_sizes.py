@@ -46,7 +46,7 @@ class FirstRows:
         self._seed = seed
 
     def add(self, rows: list[Row]) -> None:
-        """Adds rows, of which those that are behind `last` may be left out."""
+        """Adds rows; those that are behind `last` may be left out."""
         self.rows += rows
         if len(self.rows) >= 4 * _SAMPLE:
             self.rows = first_rows(self.rows, self._seed)
