@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from support.app_commands import without_progress
 from support.cloud import Cloud
 from support.fault_proxy import FaultProxy, fault_proxy
 from tpu_input.dataset_format.records import Manifest
@@ -80,7 +81,7 @@ class Gs:
     def does(self, *args: str) -> str:
         """Returns what a command of estimator_app says that goes well, with nothing on stderr."""
         code, out, err = self.run("-m", "estimator_app", *args)
-        assert (code, err) == (0, ""), err
+        assert (code, without_progress(err)) == (0, ""), err
         return out
 
     def refused(self, *args: str) -> str:
