@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     flags, beam_flags = cast(tuple[argparse.Namespace, list[str]], make_parser().parse_known_args(argv))
-    flags.argv, flags.found, flags.beam_flags = list(argv), {}, beam_flags
+    flags.argv, flags.result, flags.beam_flags = list(argv), {}, beam_flags
     if beam_flags and not getattr(flags, "runner", None):
         raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
     return flags
@@ -168,8 +168,8 @@ def _add_rewriting_flags(name: str, command: Parser) -> None:
         flag("--add_classes", action="store_true", help=_HELP["add_classes"])
     if name == "split":
         group("changes")("--folds", type=positive, metavar="N", help=_HELP["folds"])
-    of_command = {"filter": FILES_OF_CHANGES[1:], "split": FILES_OF_CHANGES[-1:]}
-    for file in of_command.get(name, ()):
+    files_by_command = {"filter": FILES_OF_CHANGES[1:], "split": FILES_OF_CHANGES[-1:]}
+    for file in files_by_command.get(name, ()):
         group("changes")(f"--{file}", default="", metavar="FILE", help=_HELP[file])
     add_rewriting_flags(group, name)
     _add_running_flags(group("execution"))

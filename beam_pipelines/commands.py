@@ -48,7 +48,7 @@ def run(flags: argparse.Namespace) -> int:
     }
     code = functions[flags.run](flags, flags.beam_flags)
     if is_json(flags.argv):
-        print_line(to_json(flags.found))
+        print_line(to_json(flags.result))
     return code
 
 
@@ -61,7 +61,7 @@ def _say(flags: argparse.Namespace, line: str) -> None:
 def sample(flags: argparse.Namespace, _: list[str]) -> int:
     folder = storage.absolute(flags.output)
     written, total = write_sample(folder)
-    flags.found = {"folder": folder, "num_digits": total, "num_written": written}
+    flags.result = {"folder": folder, "num_digits": total, "num_written": written}
     _say(flags, f"{folder}: {total:,} digits in 10 class folders, {written:,} of them written now")
     return 0
 
@@ -141,7 +141,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             manifest, is_new, num_resumed, num_outdated = convert_inputs(
                 options, beam_options, flags.num_processes, _as_written(flags.argv)
             )
-    flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
+    flags.result = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
     if is_json(flags.argv):
         return 0
     print_summary(manifest)
@@ -202,10 +202,10 @@ def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: Pi
 
     job = submit(options, beam_options, _as_written(flags.argv))
     if template := launch_checks.template_of(beam_options):
-        flags.found = {"template": template}
+        flags.result = {"template": template}
         _say(flags, f"written: the template {template}; nothing was submitted")
     else:
-        flags.found = {"job": job, "dataset": options.output}
+        flags.result = {"job": job, "dataset": options.output}
         _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
 
 
@@ -221,9 +221,9 @@ def _dry_run_of_dataflow(flags: argparse.Namespace, options: ConvertOptions, bea
 
 
 def _say_checks(flags: argparse.Namespace, lines: Iterator[str]) -> None:
-    flags.found = {"dry_run": []}
+    flags.result = {"dry_run": []}
     for line in lines:
-        flags.found["dry_run"].append(line)
+        flags.result["dry_run"].append(line)
         _say(flags, line)
 
 
@@ -253,7 +253,7 @@ def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions |
     if flags.repair and (findings.damaged or findings.lengths_damaged):
         findings = _repair(flags, findings, beam_options)
     repaired = [*before.damaged, *[lengths_name(before.manifest.edition)] * before.lengths_damaged]
-    flags.found = {
+    flags.result = {
         "problems": findings.problems,
         "damaged": findings.damaged,
         "repaired": repaired if findings is not before else [],
@@ -289,9 +289,9 @@ def _repair(flags: argparse.Namespace, findings: Findings, beam_options: Pipelin
 
 def diff(flags: argparse.Namespace, _: list[str]) -> int:
     with phases.shown():
-        found = diff_datasets(storage.absolute(flags.before), storage.absolute(flags.after))
-    flags.found = found.to_json()
-    for line in found.lines():
+        difference = diff_datasets(storage.absolute(flags.before), storage.absolute(flags.after))
+    flags.result = difference.to_json()
+    for line in difference.lines():
         _say(flags, line)
     check_printed()
     return 0
@@ -302,16 +302,16 @@ def report(flags: argparse.Namespace, _: list[str]) -> int:
         raise ValueError("--pairs writes a file instead of the page, so --predictions would have no effect")
     if flags.pairs:
         count = write_pairs(flags.dataset, flags.pairs)
-        flags.found = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}
+        flags.result = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}
         _say(flags, f"{storage.absolute(flags.pairs)}: {count:,} pair{'s' * (count != 1)} of images that look alike")
         return 0
     with phases.shown():
         path = write_report(flags.dataset, flags.sources, flags.predictions)
-    flags.found = {"report": path}
+    flags.result = {"report": path}
     _say(flags, path)
     if flags.predictions:
         listed = f"{path.rpartition('/')[0]}/{LIKELY_WRONG_NAME}"
-        flags.found["likely_wrong_labels"] = listed
+        flags.result["likely_wrong_labels"] = listed
         _say(flags, listed)
     return 0
 

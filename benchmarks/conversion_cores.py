@@ -1,8 +1,9 @@
 """How a conversion uses more cores: wall time, CPU time and memory by number of processes, next to another checkout.
 
-    python -m benchmarks.conversion_cores --base=../main        in turn with the code in that folder, on a quiet machine
+python -m benchmarks.conversion_cores --base=../main        in turn with the code in that folder, on a quiet machine
 
 photographs in 1, 3 and 20 shards, small images in 3 ──▶ `convert --num_processes=N` of each checkout ──▶ medians
+seconds with 1 and with 2 processes ──Amdahl's law──▶ seconds that 4 and 16 cores would take
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.corpus import SMALL, make_corpus
 from benchmarks.measure import Table, check, in_turn, keep, medians, run
@@ -28,6 +30,12 @@ INPUTS = {
     "photographs, 20 shards": (SMALL, 2_000, 9_500_000),
     "small images, 3 shards": (_TINY, 20_000, 12_000_000),
 }
+# Name: the one of INPUTS whose cost an image has, images. They are those of the measurement on 16 cores.
+COMPUTED = {
+    "20,400 photographs, 20 shards": ("photographs, 20 shards", 20_400),
+    "150,000 small images, 3 shards": ("small images, 3 shards", 150_000),
+}
+_FEW = 20  # images of a conversion that is nothing but its start
 COLUMNS = {
     "input": "input",
     "code": "code",
@@ -38,6 +46,53 @@ COLUMNS = {
     "seconds ÷ with 1 process": "wall_ratio:.2f",
     "CPU ÷ with 1 process": "cpu_ratio:.2f",
 }
+
+COMPUTED_COLUMNS = {
+    "computed": "input",
+    "serial, ms an image": "serial_ms:.3f",
+    "divided, ms an image": "divided_ms:.3f",
+    "4 cores, s": "seconds_4:.1f",
+    "16 cores, s": "seconds_16:.1f",
+    "times as fast on 16": "gain:.2f",
+}
+
+
+class Cost(NamedTuple):
+    """What an image costs by Amdahl's law; both parts in seconds.
+
+    Attributes:
+      serial: Part that more processes do not shorten. It is an upper bound, as two processes share caches and memory.
+      divided: Part that is divided by the number of processes.
+    """
+
+    serial: float
+    divided: float
+
+    @classmethod
+    def of(cls, one: float, two: float, start: float, count: int) -> Cost:
+        """Returns the cost of one of `count` images, from the seconds with one and with two processes and the start."""
+        divided = 2 * (one - two) / count
+        return cls((one - start) / count - divided, divided)
+
+    def seconds(self, start: float, count: int, cores: int) -> float:
+        """Returns the seconds of a whole conversion of so many images."""
+        return start + count * (self.serial + self.divided / cores)
+
+
+def computed(seconds: Mapping[str, Mapping[int, float]], start: float) -> list[dict[str, Any]]:
+    """Returns a row for each of COMPUTED.
+
+    Args:
+      seconds: Of a conversion, by input and number of processes.
+      start: Seconds of a conversion of a few images.
+    """
+    rows = []
+    for name, (measured, count) in COMPUTED.items():
+        cost = Cost.of(seconds[measured][1], seconds[measured][2], start, INPUTS[measured][1])
+        few, many = (cost.seconds(start, count, cores) for cores in (4, 16))
+        milliseconds = {"serial_ms": 1e3 * cost.serial, "divided_ms": 1e3 * cost.divided}
+        rows.append({"input": name, **milliseconds, "seconds_4": few, "seconds_16": many, "gain": few / many})
+    return rows
 
 
 def converted(code: Path, images: Path, output: Path, shard_bytes: int, num_processes: int) -> dict[str, Any]:
@@ -67,7 +122,7 @@ def main() -> None:
     num_cores = len(os.sched_getaffinity(0))
     counts = sorted({1, 2, *(number for number in (4, 8, 16) if number < num_cores), num_cores})
     codes = {"here": Path(__file__).parents[1]} | ({"base": flags.base.resolve()} if flags.base else {})
-    rows = []
+    rows, here = [], dict[str, dict[int, float]]()
     for name, (size, count, shard_bytes) in INPUTS.items():
         images = flags.folder / f"{size[0]}x{size[1]}"
         make_corpus(images, count, size)
@@ -79,6 +134,8 @@ def main() -> None:
         found = {way: medians(runs) for way, runs in in_turn(ways, flags.repeats).items()}
         for way, row in found.items():
             code, _, number = way.partition("/")
+            if code == "here":
+                here.setdefault(name, {})[int(number)] = row["seconds"]
             one = found[f"{code}/1"]
             ratios = {
                 "wall_ratio": row["seconds"] / one["seconds"],
@@ -86,6 +143,12 @@ def main() -> None:
             }
             rows.append({"input": name, "code": code, "processes": int(number), **row, **ratios})
     keep("conversion_cores", Table(rows, COLUMNS))
+    few = flags.folder / "few"
+    make_corpus(few, _FEW, SMALL)
+    way = functools.partial(converted, codes["here"], few, flags.folder / "out", 10**9, 1)
+    start = medians(in_turn({"few": way}, flags.repeats)["few"])["seconds"]
+    note = f"the start of a conversion, of {_FEW} photographs: {start:.2f} s"
+    keep("conversion_cores_computed", Table(computed(here, start), COMPUTED_COLUMNS, [note]))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 _DISTINCT = 50  # files; the others are links to them
 _FEW = 20  # images of the whole conversion
+_MODULE = "beam_pipelines"  # which commits before `jpeg2tpu convert` have too
 
 # Plans a folder, or as many rows as its name says; prints CPU seconds, those of the imports, and the peak of memory.
 _PLAN = """
@@ -60,7 +61,7 @@ print(json.dumps([planned - imported, imported - begin, peak, plan.fingerprint])
 _CONVERT = """
 import json, os, sys, tempfile
 with tempfile.TemporaryDirectory() as output:
-    argv = ["-m", "jpeg2tpu", "convert", f"--input={sys.argv[1]}", f"--output={output}/dataset", "--quiet"]
+    argv = ["-m", sys.argv[2], "convert", f"--input={sys.argv[1]}", f"--output={output}/dataset", "--quiet"]
     pid = os.posix_spawn(sys.executable, [sys.executable, "-W", "ignore", *argv], os.environ)
     _, status, used = os.wait4(pid, 0)
     assert status == 0
@@ -134,7 +135,7 @@ def main() -> None:
     for _ in range(flags.repeats):
         for name, checkout in {"base": flags.base, "this": ROOT}.items():
             if checkout:
-                runs.setdefault(name, []).append(child(checkout, _CONVERT, photographs))
+                runs.setdefault(name, []).append(child(checkout, _CONVERT, photographs, _MODULE))
     for name, seconds in runs.items():
         print(f"| {name} | {statistics.median(seconds):.2f} |")
 

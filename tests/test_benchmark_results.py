@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, conversion_sweep, input_waits, measure, order, plots, scale, tables
+from benchmarks import conversion, conversion_cores, conversion_sweep, input_waits, measure, order, plots, scale, tables
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
@@ -215,10 +215,19 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
     assert between + end == "between\n<!-- table other -->\nold\n<!-- end -->\n"
 
 
+def test_what_more_cores_would_take_follows_from_one_and_two():
+    seconds = {name: {1: 3.0, 2: 2.0} for name, _ in conversion_cores.COMPUTED.values()}
+    photographs, _ = conversion_cores.computed(seconds, start=0.5)  # 2,000 in 2.5 s, of which 2 are divided
+    assert photographs["serial_ms"] == pytest.approx(0.25)
+    assert photographs["divided_ms"] == pytest.approx(1)
+    assert photographs["seconds_4"] == pytest.approx(0.5 + 20.4 * (0.25 + 1 / 4))
+    assert photographs["seconds_16"] == pytest.approx(0.5 + 20.4 * (0.25 + 1 / 16))
+
+
 def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
     parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
-    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "conversion_cores"}
+    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "conversion_cores", "conversion_cores_computed"}
     texts = [page.read_text() for page in tables.PAGES]
     found = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]
     assert sorted(found) == sorted(parts)

@@ -17,7 +17,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tpu_input.pipeline.seeds import seed_for
@@ -29,6 +28,7 @@ from tpu_input.without_tensorflow.augmentations import (
     ColorJitter,
     RandAugment,
     auto_augment_policy,
+    beta_quantiles,
     contrast_level,
     find_augmentation,
     strengths,
@@ -251,12 +251,9 @@ def _mixed_labels(labels: tf.Tensor, weight: tf.Tensor | None, share: tf.Tensor)
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar drawn from Beta(alpha, alpha): one of 4,096 quantiles, because XLA has no stateless_gamma."""
-    if alpha <= 0:
-        raise ValueError(f"alpha must be positive, got {alpha!r}")
-    draws = np.sort(np.random.default_rng(0).beta(alpha, alpha, 4096 * 63))  # the same in every process
-    quantiles = tf.constant(draws[31::63], tf.float32)
-    return tf.gather(quantiles, tf.random.stateless_uniform([], seed, 0, 4096, tf.int32))
+    """Returns a scalar drawn from Beta(alpha, alpha): one of its quantiles, because XLA has no stateless_gamma."""
+    quantiles = beta_quantiles(alpha)
+    return tf.gather(tf.constant(quantiles), tf.random.stateless_uniform([], seed, 0, len(quantiles), tf.int32))
 
 
 def _as(image: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:

@@ -119,9 +119,9 @@ def _next_version(options: ConvertOptions, plan: Plan) -> Manifest:
     extension.keep_version(parent)
     if not plan.left_out:
         return parent
-    manifest, left_out = extension.without(parent, frozenset(plan.left_out))
+    manifest, lines = extension.without(parent, frozenset(plan.left_out))
     with create(options.output, rejected_name(manifest.edition)) as file:
-        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in left_out)
+        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in lines)
     write_lengths(manifest)
     return manifest
 
@@ -180,16 +180,16 @@ def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> No
     Raises:
       ValueError: One is missing, or differs from its receipt.
     """
-    found = Output(folder.output).files  # now, as the files are moved that are there now
-    places = [place for receipt in receipts for place in folder.places(receipt, edition, found)]
-    if lost := [receipt.name for receipt in receipts if None in folder.places(receipt, edition, found)]:
+    present = Output(folder.output).files  # now, as the files are moved that are there now
+    places = [place for receipt in receipts for place in folder.places(receipt, edition, present)]
+    if lost := [receipt.name for receipt in receipts if None in folder.places(receipt, edition, present)]:
         raise ValueError(
             f"{lost[0]!r} or its index in {folder.folder!r} is missing or differs from its receipt; rerun the same "
             "command, which writes it again"
         )
     moves = [place for place in places if place and place[0] != place[1]]
     # No manifest names these: they are left by a commit that was interrupted.
-    storage.delete([f"{folder.output}/{target}" for _, target in moves if target in found])
+    storage.delete([f"{folder.output}/{target}" for _, target in moves if target in present])
     phases.begin("moving", len(moves))
     for start in range(0, len(moves), _MOVES):
         batch = moves[start : start + _MOVES]
@@ -269,8 +269,8 @@ def _examples(rejected: list[Rejection], path: str) -> dict[str, str]:
     for one in rejected:
         if one.reason not in _HARMLESS:
             examples.setdefault(one.reason, []).append(one.key)
-    said = {reason: f"{reason}: {', '.join(map(repr, keys[:_MAX_SHOWN]))}" for reason, keys in examples.items()}
-    return said | {"all": f"all are listed in {path}"}
+    messages = {reason: f"{reason}: {', '.join(map(repr, keys[:_MAX_SHOWN]))}" for reason, keys in examples.items()}
+    return messages | {"all": f"all are listed in {path}"}
 
 
 def _listed(num_rejected: dict[str, int]) -> str:
@@ -284,7 +284,7 @@ def _any(receipts: list[Receipt]) -> bool:
 def _split(options: ConvertOptions, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
     written = [receipt for receipt in receipts if receipt.num_examples]
     shards = tuple(
-        Shard(in_edition(each.name, edition), each.num_examples, each.num_bytes, each.sha256) for each in written
+        Shard(in_edition(shard.name, edition), shard.num_examples, shard.num_bytes, shard.sha256) for shard in written
     )
     num_examples = sum(receipt.num_examples for receipt in written)
     measured = written if any(receipt.num_measured for receipt in written) else [_measure_stored(options, shards)]

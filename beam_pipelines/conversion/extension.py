@@ -75,9 +75,9 @@ def begin(options: ConvertOptions) -> ConvertOptions:
             "--extend does not compare new images with old ones, so they cannot be kept in the same split; convert all "
             "images again"
         )
-    mine, its = complete(options.shaping()), complete(manifest.options)
-    if mine != its:
-        asked, made = dict(flags_of(mine)), dict(flags_of(its))
+    wanted, earlier = complete(options.shaping()), complete(manifest.options)
+    if wanted != earlier:
+        asked, made = dict(flags_of(wanted)), dict(flags_of(earlier))
         name = next((name for name in sorted({*asked, *made}) if asked.get(name) != made.get(name)), "other options")
         then = f"with {name}={made[name]}" if name in made else f"without {name}"
         now = f"not {name}={asked[name]}" if name in asked else f"not without {name}"
@@ -309,14 +309,14 @@ def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> L
     ):
         if keys:
             remarks.append(f"images of {options.output!r} {what}: {_some(keys)}; {where}")
-    left_out = tuple(sorted(changes.gone | changes.replaced)) if options.prune else ()
-    if left_out:
+    pruned = tuple(sorted(changes.gone | changes.replaced)) if options.prune else ()
+    if pruned:
         remarks.append(
             f"the files of earlier versions stay in {options.output!r}: a pattern such as 'train-*' matches older "
             "shards too, with what is left out now; read the shards that manifest.json names"
         )
     num_outdated = 0 if options.prune else len(changes.gone | changes.replaced)
-    return layout._replace(remarks=tuple(remarks), left_out=left_out, num_outdated=num_outdated)
+    return layout._replace(remarks=tuple(remarks), left_out=pruned, num_outdated=num_outdated)
 
 
 def _some(keys: frozenset[str]) -> str:
@@ -332,28 +332,28 @@ def without(parent: Manifest, keys: frozenset[str]) -> tuple[Manifest, list[Reje
       records are read.
     """
     fingerprint = _fingerprint_without(parent, keys)
-    splits, left_out = dict[str, Split](), list[Rejection]()
+    splits, rejections = dict[str, Split](), list[Rejection]()
     for name, split in parent.splits.items():
         pairs = zip(split.shards, _names_of(name, split, fingerprint), strict=True)
         rest = list(map_in_threads(lambda pair: _rest(parent, pair[0], keys, pair[1]), pairs, _AT_ONCE))
-        left_out += [line for each in rest for line in each.left_out]
-        if kept := _split_of(split, rest, len(parent.classes)):
-            splits[name] = kept
+        rejections += [rejection for part in rest for rejection in part.rejections]
+        if smaller := _split_of(split, rest, len(parent.classes)):
+            splits[name] = smaller
     manifest = dataclasses.replace(
         parent,
         splits=splits,
-        num_inputs=sum(split.num_examples for split in splits.values()) + len(left_out),
-        num_rejected={"left_out": len(left_out)},
+        num_inputs=sum(split.num_examples for split in splits.values()) + len(rejections),
+        num_rejected={"left_out": len(rejections)},
         fingerprint=fingerprint,
         earlier=(*parent.earlier, parent.fingerprint),
     )
-    return manifest, sorted(left_out)
+    return manifest, sorted(rejections)
 
 
 def names_without(parent: Manifest, keys: frozenset[str]) -> list[str]:
     """Returns the names of the shards that without() may write."""
     fingerprint = _fingerprint_without(parent, keys)
-    return [each for name, split in parent.splits.items() for each in _names_of(name, split, fingerprint)]
+    return [shard for name, split in parent.splits.items() for shard in _names_of(name, split, fingerprint)]
 
 
 def _fingerprint_without(parent: Manifest, keys: frozenset[str]) -> str:
@@ -372,14 +372,14 @@ class _Rest(NamedTuple):
     labels: list[Any]
     heights: list[int]
     widths: list[int]
-    left_out: list[Rejection]
+    rejections: list[Rejection]
 
 
 def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -> _Rest:
     here = keys.intersection(_columns(parent, shard, ["key"])["key"].to_pylist())
     rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
-    kept = [row for row in rows if row.key not in here]
-    left_out = [
+    remaining = [row for row in rows if row.key not in here]
+    rejections = [
         Rejection(
             row.key,
             row.uri,
@@ -390,21 +390,21 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
         if row.key in here
     ]
     if here:
-        shard, kept = _write_rest(parent, shard, rows, here, new_name)
+        shard, remaining = _write_rest(parent, shard, rows, here, new_name)
     return _Rest(
-        shard if kept else None,
-        [row.label for row in kept],
-        [row.height for row in kept],
-        [row.width for row in kept],
-        left_out,
+        shard if remaining else None,
+        [row.label for row in remaining],
+        [row.height for row in remaining],
+        [row.width for row in remaining],
+        rejections,
     )
 
 
 def _write_rest(
-    parent: Manifest, shard: Shard, rows: list[IndexRow], left_out: frozenset[str], new_name: str
+    parent: Manifest, shard: Shard, rows: list[IndexRow], removed: frozenset[str], new_name: str
 ) -> tuple[Shard, list[IndexRow]]:
-    kept, digest, offset = list[IndexRow](), hashlib.sha256(), 0
-    if all(row.key in left_out for row in rows):
+    remaining, digest, offset = list[IndexRow](), hashlib.sha256(), 0
+    if all(row.key in removed for row in rows):
         return shard, []
     path = f"{parent.path}/{shard.name}"
     with storage.open_file(path) as source, create(parent.path, new_name) as target:
@@ -414,23 +414,23 @@ def _write_rest(
                     f"{path!r} does not match its index; repair the dataset with: jpeg2tpu verify "
                     f"--repair {parent.path}"
                 )
-            if row.key not in left_out:
+            if row.key not in removed:
                 framed = frame(payload)
                 target.write(framed)
                 digest.update(framed)
-                kept.append(row._replace(offset=offset))
+                remaining.append(row._replace(offset=offset))
                 offset += len(framed)
     with create(parent.path, index_path(new_name)) as file:
-        write_index(file, kept)
-    return Shard(new_name, len(kept), offset, digest.hexdigest()), kept
+        write_index(file, remaining)
+    return Shard(new_name, len(remaining), offset, digest.hexdigest()), remaining
 
 
 def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None:
     """Returns a split of what is left; None if nothing is."""
-    shards = [each.shard for each in rest if each.shard]
+    shards = [part.shard for part in rest if part.shard]
     counts = Counter[int]()
-    for each in rest:
-        for label in each.labels:
+    for part in rest:
+        for label in part.labels:
             counts.update(stored_kind(label).indices(label))
     if not shards:
         return None
@@ -444,8 +444,8 @@ def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None
         split,
         shards=tuple(sorted(shards, key=lambda shard: shard.name not in old)),
         class_counts=tuple(counts[label] for label in range(num_classes)),
-        height=extent([value for each in rest for value in each.heights]),
-        width=extent([value for each in rest for value in each.widths]),
+        height=extent([value for part in rest for value in part.heights]),
+        width=extent([value for part in rest for value in part.widths]),
     )
 
 
@@ -512,12 +512,9 @@ def _both(first: Split | None, second: Split | None, num_classes: int) -> Split:
         stds.append(round(math.sqrt(max(mean(squares) - average**2, 0)), 3))
     extents = {}
     for name in ("height", "width"):
-        of = [getattr(split, name) for split in parts]
-        extents[name] = (
-            min(each[0] for each in of),
-            round(mean([each[1] for each in of]), 1),
-            max(each[2] for each in of),
-        )
+        extent: list[tuple[int, float, int]] = [getattr(split, name) for split in parts]
+        least, averages, most = zip(*extent, strict=True)
+        extents[name] = min(least), round(mean(list(averages)), 1), max(most)
     return Split(
         shards=tuple(shard for split in parts for shard in split.shards),
         class_counts=tuple(map(sum, zip(*counts, strict=True))),

@@ -67,9 +67,9 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
     if not plan.num_inputs:
         raise ValueError(f"input {where} is empty")
     if not any(plan.totals.values()):
-        said = f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}"
+        message = f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}"
         has_layout = not {"no_label", "no_class", "other_file"}.intersection(plan.num_rejected)
-        raise ValueError(said if has_layout else f"{said}; {_closest_layouts(options)}")
+        raise ValueError(message if has_layout else f"{message}; {_closest_layouts(options)}")
     known = len(extension.known_images(options)) if options.parent else 0
     check_budget(options, known + plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named and not options.stratify:
@@ -89,9 +89,9 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; "
             + _closest_layouts(options)
         )
-    for split, other, its_class, other_class in plan.strangers:
+    for split, other, one_class, other_class in plan.strangers:
         raise ValueError(
-            f"the splits {split!r} and {other!r} of {where} have no class in common: {split!r} has {its_class!r}, "
+            f"the splits {split!r} and {other!r} of {where} have no class in common: {split!r} has {one_class!r}, "
             f"{other!r} has {other_class!r}, …; a model trained on one cannot be tested on the other. Use the same "
             "class names in both (replace the numbers of a ground-truth file with the class names of the other split)"
         )
@@ -127,9 +127,9 @@ def existing(options: ConvertOptions, plan: Plan, output: Output) -> Output:
     others = unfinished - {WorkingFolder.of(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
-    left = [other.shard_names() for other in others]
-    check_files(plan, output, left)
-    for other, names in zip(others, left, strict=True):
+    shard_names = [other.shard_names() for other in others]
+    check_files(plan, output, shard_names)
+    for other, names in zip(others, shard_names, strict=True):
         _remove_shards(options.output, names, manifest)
         working_folder.remove_one(other)
     return Output(options.output) if others else output
@@ -148,12 +148,13 @@ def _check_leftover(options: ConvertOptions, plan: Plan, output: Output) -> None
     are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
     """
     folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
-    found = sorted(output.others())
-    of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
-    for path in found:
-        if path not in of_shard or not _begins_as(f"{options.output}/{path}", folder, of_shard[path]):
+    present = sorted(output.others())
+    shard_by_path = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
+    for path in present:
+        if path not in shard_by_path or not _begins_as(f"{options.output}/{path}", folder, shard_by_path[path]):
             raise ValueError(
-                f"output {options.output!r} contains other files and no dataset: {_some(found)}; choose another output"
+                f"output {options.output!r} contains other files and no dataset: {_some(present)}; "
+                "choose another output"
             )
 
 
@@ -185,11 +186,15 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
             "--overwrite"
         )
     for other in sorted(others, key=lambda other: other.name):
-        its_plan, known = other.read_plan(), other.read_conversion()
-        its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)
-        why = difference(options, plan, its)
+        other_plan, known = other.read_plan(), other.read_conversion()
+        description = _Described(
+            known.options if known else None, known.sources if known else [], other_plan.num_inputs
+        )
+        why = difference(options, plan, description)
         # The command that began it would be refused too if the files of its sources have changed since.
-        changed = why.startswith(_OF_INPUTS) and _paths(its.sources) == [source.path for source in options.sources]
+        changed = why.startswith(_OF_INPUTS) and _paths(description.sources) == [
+            source.path for source in options.sources
+        ]
         go_on = "" if changed else f"{_go_on(known)}, "
         raise ValueError(
             f"output {options.output!r} holds an unfinished conversion of other inputs or options: {why}; {go_on}"
@@ -197,18 +202,18 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
         )
 
 
-def check_files(plan: Plan, output: Output, left: list[list[str]]) -> None:
+def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> None:
     """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
-    found, manifest = output.others(), output.manifest
+    present, manifest = output.others(), output.manifest
     here = every_shard(manifest) if manifest else []
-    its_files = files_of(manifest) if manifest else set()
-    names = [*WorkingFolder.of(output.path, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
+    own_files = files_of(manifest) if manifest else set()
+    names = [*WorkingFolder.of(output.path, plan).shard_names_of(plan), *here, *itertools.chain(*shard_names)]
     if manifest and plan.left_out:  # perhaps written before a commit was interrupted
         names += extension.names_without(manifest, frozenset(plan.left_out))
-    _refuse_foreign(output.path, found - its_files - dataset_files(names) - optional_files(names))
+    _refuse_foreign(output.path, present - own_files - dataset_files(names) - optional_files(names))
     # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
-    needed = its_files - {lengths_name(manifest.edition if manifest else "")}
-    if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
+    needed = own_files - {lengths_name(manifest.edition if manifest else "")}
+    if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - present):
         raise ValueError(
             f"output {output.path!r} holds this dataset without {_some(missing)}; re-create what is missing with: "
             f"jpeg2tpu verify --repair {output.path}"
@@ -237,25 +242,27 @@ def described(manifest: Manifest) -> _Described:
 _OF_INPUTS = "it was made from"
 
 
-def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
+def difference(options: ConvertOptions, plan: Plan, description: _Described) -> str:
     """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
-    mine, found = dict(flags_of(options.shaping())), dict(flags_of(its.options or {}))
+    wanted, earlier = dict(flags_of(options.shaping())), dict(flags_of(description.options or {}))
     defaults = dict(flags_of(ConvertOptions(options.sources, options.output).shaping()))
-    if its.options is not None:
-        names = [name for name in mine | found if found.get(name) != mine.get(name)]
+    if description.options is not None:
+        names = [name for name in wanted | earlier if earlier.get(name) != wanted.get(name)]
         differences = [
-            f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}"
-            + " (the default)" * (mine.get(name) not in (None, "not given") and mine.get(name) == defaults.get(name))
+            f"its {name} is {earlier.get(name, 'unknown')}, not {wanted.get(name, 'known')}"
+            + " (the default)"
+            * (wanted.get(name) not in (None, "not given") and wanted.get(name) == defaults.get(name))
             for name in names
         ]
         if differences:
             return "; ".join(differences)
     where = [source.path for source in options.sources]
-    its_where = _paths(its.sources)
-    moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
-    if its.num_inputs == plan.num_inputs:
-        return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now some have other names, sizes, labels or features"
-    return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now there are {plan.num_inputs}"
+    earlier_paths = _paths(description.sources)
+    moved = f" of {', '.join(map(repr, earlier_paths))}" if earlier_paths and earlier_paths != where else ""
+    made_of = f"{_OF_INPUTS} {description.num_inputs} inputs{moved}"
+    if description.num_inputs == plan.num_inputs:
+        return f"{made_of}, and now some have other names, sizes, labels or features"
+    return f"{made_of}, and now there are {plan.num_inputs}"
 
 
 def _paths(sources: list[dict[str, str]]) -> list[str]:
@@ -287,8 +294,8 @@ def remove_replaced(output: str) -> None:
 
 def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> None:
     """Removes the files of a dataset with shards of these names, but none of the dataset of `manifest`."""
-    kept = files_of(manifest) | optional_files(every_shard(manifest)) if manifest else set()
-    removed = (dataset_files(names) | optional_files(names)) - kept
+    needed = files_of(manifest) | optional_files(every_shard(manifest)) if manifest else set()
+    removed = (dataset_files(names) | optional_files(names)) - needed
     # Those that name the shards of earlier versions last, for another call if this one is interrupted.
     storage.delete([f"{output}/{path}" for path in sorted(removed, key=lambda path: path.startswith("manifest-"))])
 

@@ -96,12 +96,12 @@ def every_shard(manifest: Manifest) -> list[str]:
 
 def files_of(manifest: Manifest) -> set[str]:
     """Returns the paths, within the dataset, of all files of a dataset and its earlier versions."""
-    found = dataset_files(every_shard(manifest))
+    names = dataset_files(every_shard(manifest))
     # A version that only left out whole shards has no shard of its own edition.
     editions = [fingerprint[:8] for fingerprint in (*manifest.earlier[1:], manifest.fingerprint)]
     for edition in editions if manifest.earlier else ():
-        found |= {lengths_name(edition), rejected_name(edition)}
-    return found | {manifest_name(number) for number in range(1, manifest.version)}
+        names |= {lengths_name(edition), rejected_name(edition)}
+    return names | {manifest_name(number) for number in range(1, manifest.version)}
 
 
 def optional_files(shards: Iterable[str]) -> set[str]:

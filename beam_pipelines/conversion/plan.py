@@ -264,10 +264,10 @@ class Plan:
 
 
 def _strangers(value: object) -> tuple[str, str, str, str]:
-    split, other, its_class, others_class = (
+    split, other, one_class, other_class = (
         json_fields.text(name, "a name") for name in json_fields.array(value, "a pair", 4)
     )
-    return split, other, its_class, others_class
+    return split, other, one_class, other_class
 
 
 def _valid_split(name: str) -> str:

@@ -86,12 +86,12 @@ def lengths_digest(lengths: Positions) -> str:
 
 def keys_with(manifest: Manifest, shard: Shard, hashes: Iterable[int]) -> list[str]:
     """Returns the keys of the readable records of a shard that have one of these hashes, in the order of the shard."""
-    wanted, found = set(hashes), list[str]()
+    wanted, keys_here = set(hashes), list[str]()
     with contextlib.suppress(FileNotFoundError, ValueError):
         for _, payload in _payloads(manifest, shard):
             key = decode(payload, manifest.first_label).key
-            found += [key] if int(hash_keys([key])[0]) in wanted else []
-    return found
+            keys_here += [key] if int(hash_keys([key])[0]) in wanted else []
+    return keys_here
 
 
 def _payloads(manifest: Manifest, shard: Shard) -> Iterator[tuple[int, bytes]]:
@@ -139,8 +139,8 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
     named = f"record {record.key!r}"
     kind = manifest.label_kind
     if not kind.fits(record.label):
-        its_kind = stored_kind(record.label)
-        return row, f"{named} has {its_kind.phrase.removesuffix(' each')}, but the manifest says {kind.phrase}"
+        record_kind = stored_kind(record.label)
+        return row, f"{named} has {record_kind.phrase.removesuffix(' each')}, but the manifest says {kind.phrase}"
     labels = kind.indices(record.label)
     if not kind.are_classes(record.label, len(manifest.classes)):
         return row, f"{named} has label {record.label}, but there are {len(manifest.classes)} classes"
@@ -155,9 +155,9 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
 def _feature_problem(manifest: Manifest, record: Record) -> str:
     """Returns the problem with the features of a record other than image and label, or ""."""
     kinds = {"float": float, "int": int, "string": str}
-    for name, of in manifest.features.items():
+    for name, feature in manifest.features.items():
         values = record.features.get(name, ())
-        if len(values) != (of.length or 1) or not all(isinstance(value, kinds[of.kind]) for value in values):
+        if len(values) != (feature.length or 1) or not all(isinstance(value, kinds[feature.kind]) for value in values):
             return f"has {len(values)} values of {name}, which are not those that the manifest declares"
     if unknown := record.features.keys() - manifest.features.keys():
         return f"has the feature {min(unknown)!r}, which the manifest does not declare"

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from estimator_app.runtime import files
+from estimator_app.runtime import files, local_files
 
 Array = npt.NDArray[Any]
 SUFFIX = ".npz"
@@ -106,4 +106,7 @@ class ArrayReader:
 
 def _source(path: str) -> str | IO[bytes]:
     """Returns what ZipFile takes: a local path, or the content of a file in a bucket."""
-    return io.BytesIO(files.read_bytes(path)) if "://" in path else path
+    if "://" in path:
+        return io.BytesIO(files.read_bytes(path))
+    local_files.check_plain(path)  # a named pipe would be waited for
+    return path

@@ -223,6 +223,23 @@ class Progress:
             values["input_wait"] = self._waited / seconds
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
+    def curves(self, config: TrainConfig, before: int) -> dict[str, float]:
+        """Returns TensorBoard's points of the last step; {} if no multiple of summary_steps was reached since `before`.
+
+        Args:
+          config: Config of the run.
+          before: Step before the last measurement.
+        """
+        if self.step // config.summary_steps == before // config.summary_steps:
+            return {}
+        points = {
+            "train/loss": self.loss,
+            "train/learning_rate": float(config.schedule.learning_rate(self.step - 1.0)),
+            "train/epoch": self.step * config.train_batch_size / config.train_examples,
+        }
+        images_per_second = self.values().get("images_per_second")
+        return points if images_per_second is None else points | {"examples/sec": images_per_second}
+
     def close(self) -> None:
         """Removes the bar."""
         self._bar.close()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -162,7 +165,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(digits_datase
     assert "\n" not in wrong
 
 
-@pytest.mark.skip(reason="it makes a run of tf_distribute, which needs a process of its own")
 def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, tmp_path):
     from estimator_app.evaluate import evaluate
 
@@ -171,8 +173,27 @@ def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, t
         evaluate(str(trained), checkpoint=str(tmp_path / "m/model.ckpt-1"))
     with pytest.raises(ValueError, match="holds another run: its --network is 'cnn'"):
         train(digits_dataset, trained, train_steps=5, network=f"{__name__}:tiny")
-    with pytest.raises(ValueError, match="--trainer is 'jax', not 'tf_distribute'"):
-        train(digits_dataset, trained, train_steps=5, trainer="tf_distribute")
+
+
+def test_the_checkpoint_of_another_trainer_is_refused(digits_dataset, trained):
+    """By a command, whose process has the other trainer's Keras."""
+    flags = [f"--dataset={digits_dataset.path}", f"--model_dir={trained}", "--trainer=tf_distribute", "--image_size=8"]
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    command = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", "train", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "holds another run" in line
+    assert "--trainer is 'jax', not 'tf_distribute'" in line
+
+
+def test_a_checkpoint_that_is_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    from estimator_app.model_dir.checkpoints import damage, shapes
+
+    os.mkfifo(tmp_path / "model.ckpt-1.npz")
+    with pytest.raises(ValueError, match=r"model\.ckpt-1\.npz' is a named pipe"):
+        shapes(str(tmp_path / "model.ckpt-1"))
+    assert "is a named pipe" in damage(str(tmp_path / "model.ckpt-1"))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import re
 import time
-import types
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from estimator_app.model_dir.history import read_history
 from estimator_app.model_dir.run_files import read_config
 from estimator_app.predictions.wrong_images import MOST_EXAMINED
 from estimator_app.runtime.tensorflow_startup import has_estimator
-from estimator_app.trainers.tf_distribute import train as distributed
+from estimator_app.trainers.checkpointing import CheckpointSaver
 from support.app_commands import FLAGS
 from support.app_fixtures import OPTIONS, configured, held_out_records, keras_warns
 from support.trainers import HERE
@@ -146,13 +146,11 @@ def test_a_profile_has_the_steps_that_were_asked_for(trained):
     assert b"/host:CPU" in profile.read_bytes()
 
 
-def test_a_profile_covers_no_step_before_or_after(monkeypatch):
+def test_a_profile_covers_no_step_before_or_after():
     from estimator_app.trainers.profile import Profile
 
-    calls = []
-    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: calls.append("start"))
-    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
-    profile = Profile("model", 3, 4)
+    calls: list[str] = []
+    profile = Profile("model", 3, 4, lambda folder: calls.append("start"), lambda: calls.append("stop"))
     seen = []
     for done in range(6):
         profile.reached(done)
@@ -166,19 +164,15 @@ def test_a_profile_covers_no_step_before_or_after(monkeypatch):
     ("seconds", "expected"), [(0, [0, 20]), (10, [0, *range(1, 21)]), (25, [0, 3, 6, 9, 12, 15, 18, 20])]
 )
 def test_checkpoints_are_as_rare_as_asked_for(digits_dataset, seconds, expected, monkeypatch):
-    saved, clock = [], iter(range(0, 100_000, 10))
+    saved: list[int] = []
+    clock = iter(range(0, 100_000, 10))
     config = configured(digits_dataset, trainer="tf_distribute", save_seconds=seconds)
-
-    class Manager:
-        def save(self, checkpoint_number):
-            saved.append(checkpoint_number)
-
-    state: Any = types.SimpleNamespace(manager=Manager)
     monkeypatch.setattr(time, "monotonic", clock.__next__)
-    save = distributed._saver(state, config, -1, lambda step: None)
+    saver = CheckpointSaver(config, -1, saved.append)
+    written: list[int] = []
     for step in range(21):
-        save(step)
-    assert saved == expected
+        saver.reached(step, functools.partial(written.append, step))
+    assert saved == written == expected
 
 
 @pytest.mark.skipif(not has_estimator(), reason="TPUEstimator ends with TensorFlow 2.15")

@@ -488,6 +488,19 @@ def _by_tables(pixels: Pixels, tables: Pixels) -> Pixels:
     return np.stack([_by_table(pixels[..., channel], tables[channel]) for channel in range(3)], axis=-1)
 
 
+@functools.cache
+def beta_quantiles(alpha: float) -> Floats:
+    """Returns [4096] float32, the quantiles of Beta(alpha, alpha), one of which mixup and CutMix draw.
+
+    Raises:
+      ValueError: alpha is not positive.
+    """
+    if alpha <= 0:
+        raise ValueError(f"alpha must be positive, got {alpha!r}")
+    draws = np.sort(np.random.default_rng(0).beta(alpha, alpha, 4096 * 63))  # the same in every process
+    return draws[31::63].astype(np.float32)
+
+
 _IDENTITY = np.arange(256, dtype=np.uint8)
 _LEVELS_OF_GREY = np.arange(256, dtype=np.float32)
 _OPERATIONS: dict[str, Callable[..., Pixels]] = {

@@ -193,19 +193,19 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
 
 def _open(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Any]:
     parts: list[Part] = []
-    found = (each for each in list_part(part, options) if not _take_part(each, parts))
-    for batch in _found(found, is_list):
-        yield from (beam.pvalue.TaggedOutput("parts", each) for each in parts)
+    items = (item for item in list_part(part, options) if not _take_part(item, parts))
+    for batch in _found(items, is_list):
+        yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
         parts.clear()
         yield batch
-    yield from (beam.pvalue.TaggedOutput("parts", each) for each in parts)
+    yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
 
 
-def _take_part(found: Batch | Part, parts: list[Part]) -> bool:
+def _take_part(item: Batch | Part, parts: list[Part]) -> bool:
     """Adds what is found in a part to a list if it is another part; returns whether it is."""
-    if isinstance(found, Part):
-        parts.append(found)
-    return isinstance(found, Part)
+    if isinstance(item, Part):
+        parts.append(item)
+    return isinstance(item, Part)
 
 
 def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Batch]:
@@ -370,17 +370,17 @@ def reject_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
     if options.dedup == "none":
         return batches
     if options.dedup == "near":
-        found = batches | "Look-alikes to reject" >> FindLookAlikes(options)
-        keyed = batches | "Key by look" >> _in_parts(_key_by_look, AsSingleton(found))
+        look_alikes = batches | "Look-alikes to reject" >> FindLookAlikes(options)
+        keyed = batches | "Key by look" >> _in_parts(_key_by_look, AsSingleton(look_alikes))
     else:
         spread = batches | "Spread content" >> beam.Reshuffle()  # or else those who list a folder read it, too
         keyed = spread | "Key by content" >> _in_parts(functools.partial(_key_by_content, options=options))
-    kept: Batches = (
+    remaining: Batches = (
         keyed  # (part, packed)
         | "Group by content" >> beam.GroupByKey()  # (part, [packed])
         | "Keep the first" >> beam.FlatMap(_keep_first, options).with_output_types(Batch)
     )
-    return kept
+    return remaining
 
 
 def _key_by_look(batch: Batch, firsts: dict[str, str]) -> Numbered:
@@ -399,8 +399,8 @@ def _group_look_alikes(batches: Batches, options: ConvertOptions) -> Batches:
     """Returns rows with a group for those that look alike, if options.group_by asks for it."""
     if options.group_by != NEAR_DUPLICATES:
         return batches
-    found = batches | "Look-alikes to group" >> FindLookAlikes(options)
-    group = beam.Map(_group_by_look, AsSingleton(found)).with_output_types(Batch)
+    look_alikes = batches | "Look-alikes to group" >> FindLookAlikes(options)
+    group = beam.Map(_group_by_look, AsSingleton(look_alikes)).with_output_types(Batch)
     grouped: Batches = batches | "Group look-alikes" >> group
     return grouped
 
@@ -424,11 +424,11 @@ class FindLookAlikes(beam.PTransform):  # type: ignore[type-arg]
         self._options = options
 
     def expand(self, batches: Batches) -> PCollection[dict[str, str]]:
-        found: PCollection[dict[str, str]] = (
+        look_alikes: PCollection[dict[str, str]] = (
             batches
             | "Spread pictures" >> beam.Reshuffle()
             | "Decode to compare" >> beam.FlatMap(_pictures, self._options).with_output_types(Any)  # LookAlike
             | "All pictures" >> combiners.ToList()
             | "Compare" >> beam.Map(duplicates.first_by_key)
         )
-        return found
+        return look_alikes

@@ -109,17 +109,17 @@ def _split(labelled: Batches, options: ConvertOptions) -> Batches:
     """Returns labeled rows with their splits, if these depend on other rows."""
     batches = labelled
     if options.group_by == NEAR_DUPLICATES:
-        kept = RowStore(batches)
-        firsts = _look_alikes(kept, options)
-        batches = (batch.map_rows(duplicates.group_by_look, firsts) for batch in kept.taken())
+        store = RowStore(batches)
+        firsts = _look_alikes(store, options)
+        batches = (batch.map_rows(duplicates.group_by_look, firsts) for batch in store.taken())
     if options.group_by:  # a folder of a split names the split of its images, so that groups are after it
         batches = _groups_together(batches)
     batches = _without_duplicates(batches, options)
     if not split_choice.depends_on_others(options):
         return batches
-    kept, counts, points = RowStore(), Counter[str](), dict[split_choice.SplitClass, list[float]]()
+    store, counts, points = RowStore(), Counter[str](), dict[split_choice.SplitClass, list[float]]()
     for batch in batches:
-        kept.add(batch)
+        store.add(batch)
         rows = batch.rows()
         counts.update(split_choice.count_splits(rows))
         for split_class, more in split_choice.points_by_class(rows, options).items():
@@ -127,18 +127,18 @@ def _split(labelled: Batches, options: ConvertOptions) -> Batches:
     ends = {
         split_class: split_choice.ends_of_splits(split_class, every, options) for split_class, every in points.items()
     }
-    return (batch.map_rows(split_choice.choose_splits, counts, ends, options) for batch in kept.taken())
+    return (batch.map_rows(split_choice.choose_splits, counts, ends, options) for batch in store.taken())
 
 
 def _sized(batches: Batches, options: ConvertOptions) -> Batches:
     """Returns rows that have labels with estimated record sizes."""
-    kept, samples = RowStore(), Samples(options.seed)
+    store, samples = RowStore(), Samples(options.seed)
     for batch in batches:
         placed = with_positions(batch, options.seed)
         samples.add(placed)
-        kept.add(placed)
+        store.add(placed)
     ratios = {name: measure(first, options) for name, first in samples.by_kind().items()}
-    return (size_rows(batch, ratios, options) for batch in kept.taken())
+    return (size_rows(batch, ratios, options) for batch in store.taken())
 
 
 def _groups_together(batches: Batches) -> Iterator[Batch]:
@@ -166,9 +166,9 @@ def _without_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
     if options.dedup == "none":
         return batches
     if options.dedup == "near":
-        kept = RowStore(batches)
-        firsts = _look_alikes(kept, options)
-        parts = in_parts(by_hash(*duplicates.key_by_look(batch.rows(), firsts)) for batch in kept.taken())
+        store = RowStore(batches)
+        firsts = _look_alikes(store, options)
+        parts = in_parts(by_hash(*duplicates.key_by_look(batch.rows(), firsts)) for batch in store.taken())
     else:
         parts = in_parts(by_hash(*duplicates.key_by_content(batch.rows(), options)) for batch in batches)
     return batches_of(row for _, same in _groups(parts) for row in duplicates.keep_first(same, options))

@@ -190,17 +190,17 @@ def _splits_without_common_class(classes: set[tuple[str, str]]) -> Iterator[tupl
     for split, label in classes:
         if split:  # not if chosen by hash: of few images, some classes may be missing by chance
             by_split.setdefault(split, set()).add(label)
-    for (one, its), (other, others) in itertools.combinations(sorted(by_split.items()), 2):
-        if its.isdisjoint(others):
-            yield one, other, min(its), min(others)
+    for (one, own_classes), (other, other_classes) in itertools.combinations(sorted(by_split.items()), 2):
+        if own_classes.isdisjoint(other_classes):
+            yield one, other, min(own_classes), min(other_classes)
 
 
 def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     """Returns the plan with the notes for the user on how the folders and keys of the inputs were interpreted."""
     remarks, num_images = layout.remarks, sum(plan.num_images.values())
     if options.groups_by_key and 0 < plan.num_ungrouped < num_images:
-        of_all = f"{plan.num_ungrouped:,} of {num_images:,} images"
-        remarks = (*remarks, f"{of_all} are in no group: {options.group_by!r} is not in their keys")
+        share = f"{plan.num_ungrouped:,} of {num_images:,} images"
+        remarks = (*remarks, f"{share} are in no group: {options.group_by!r} is not in their keys")
     if plan.num_duplicates:
         counts = ", ".join(f"{count:,} of {split}" for split, count in plan.num_duplicates.items())
         remarks = (*remarks, f"duplicates left out: {counts}; of copies in several splits, the one outside train stays")

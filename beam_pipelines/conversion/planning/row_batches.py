@@ -71,7 +71,7 @@ class Parts:
 
     def rest(self) -> Iterator[tuple[int, bytes]]:
         """Yields (part, packed rows) of all that is collected."""
-        held, self._held, self._num_held = [each for each in self._held if each[0].num_rows], [], 0
+        held, self._held, self._num_held = [pair for pair in self._held if pair[0].num_rows], [], 0
         if not held:
             return
         rows = joined([batch for batch, _ in held])

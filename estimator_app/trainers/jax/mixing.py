@@ -5,7 +5,6 @@ seed, step ──draw_mixing()──▶ share, box of the step, on the host ─�
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator_app.config import TrainConfig
+from tpu_input.without_tensorflow.augmentations import beta_quantiles
 from tpu_input.without_tensorflow.random_numbers import integers, seed_for, uniform
 
 Mixing = Mapping[str, npt.NDArray[Any]]
-_QUANTILES = 4096  # tpu_input.augment draws Beta(alpha, alpha) as one of so many
 
 
 def draw_mixing(config: TrainConfig, step: int) -> Mixing:
@@ -75,12 +74,7 @@ def mixed(images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_
     return (1 - other) * images + other * images[::-1], own * targets + (1 - own) * targets[::-1], total
 
 
-@functools.cache
-def _quantiles(alpha: float) -> npt.NDArray[np.float32]:
-    draws = np.sort(np.random.default_rng(0).beta(alpha, alpha, _QUANTILES * 63))
-    return draws[31::63].astype(np.float32)
-
-
 def _beta(alpha: float, seeds: npt.NDArray[np.int64]) -> np.float32:
     """Returns a number drawn from Beta(alpha, alpha) with the first of `seeds`, as tpu_input.augment does."""
-    return np.float32(_quantiles(alpha)[integers(seeds, _QUANTILES)[0]])
+    quantiles = beta_quantiles(alpha)
+    return np.float32(quantiles[integers(seeds, len(quantiles))[0]])

@@ -5,6 +5,7 @@ checkpoint of step N ──train()──▶ checkpoint of a later step ──eva
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -18,14 +19,15 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model.scores import Scores
 from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.model_dir.events import EventFile
+from estimator_app.trainers.checkpointing import CheckpointSaver
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.jax.batches import BatchReader, check_divisible, device_errors, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
 from estimator_app.trainers.jax.mixing import draw_mixing
-from estimator_app.trainers.jax.profiling import StepProfile
 from estimator_app.trainers.jax.state import JaxRun
 from estimator_app.trainers.jax.step import TrainState
+from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft
 from tpu_input import EvalSource, Manifest, TrainSource, eval_steps
 
@@ -57,14 +59,15 @@ def train(
         check_divisible("--eval_batch_size", config.eval_batch_size, run.mesh)
     path = latest_checkpoint(run.model_dir)
     state = restore(run, path) if path else run.initial()
-    saving = Saving(run, config, step if path else -1, saved)
-    saving.reached(state, step)
+    saver = CheckpointSaver(config, step if path else -1, saved)
+    saver.reached(step, lambda: save(run, state, step))
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress.of(config, step, last, left, took)
-    events, profile = EventFile(run.model_dir), StepProfile(run.model_dir, *config.profile)
+    events = EventFile(run.model_dir)
+    profile = Profile(run.model_dir, *config.profile, jax.profiler.start_trace, jax.profiler.stop_trace)
     try:
         with device_errors("--train_batch_size"), closing(_training_batches(run, manifest, step, last)) as batches:
-            _train_to(run, state, batches, progress, events, profile, last, stop, saving)
+            _train_to(run, state, batches, progress, events, profile, last, stop, saver)
     finally:
         profile.close()
         progress.close()
@@ -87,10 +90,10 @@ def _train_to(
     batches: BatchReader,
     progress: Progress,
     events: EventFile,
-    profile: StepProfile,
+    profile: Profile,
     last: int,
     stop: threading.Event,
-    saving: Saving,
+    saver: CheckpointSaver,
 ) -> None:
     """Trains up to `last`, step by step."""
     began, batch = time.time(), next(batches)
@@ -108,59 +111,16 @@ def _train_to(
         began = time.time()
         if math.isnan(loss):
             raise no_number(step, run.config)
-        _write_curves(events, run.config, progress)
+        if curves := progress.curves(run.config, step - 1):
+            events.scalars(step, curves)
         # Read once: if it were set between two reads, the run would end without saving.
         stopping = stop.is_set()
-        saving.reached(state, step, now=step == last or stopping)
+        saver.reached(step, functools.partial(save, run, state, step), now=step == last or stopping)
         if stopping:
             raise Stopped
         if not is_ahead and step < last:
             batch = next(batches)
             on_devices = to_devices(batch, run.mesh)
-
-
-def _write_curves(events: EventFile, config: TrainConfig, progress: Progress) -> None:
-    """Writes the curves of training at a step, if it is a multiple of summary_steps."""
-    step = progress.step
-    if step % config.summary_steps:
-        return
-    values = {
-        "train/loss": progress.loss,
-        "train/learning_rate": float(config.schedule.learning_rate(step - 1.0)),
-        "train/epoch": step * config.train_batch_size / config.train_examples,
-    }
-    speed = progress.values().get("images_per_second")
-    events.scalars(step, values if speed is None else values | {"examples/sec": speed})
-
-
-class Saving:
-    """Writes a checkpoint at the first step, every save_seconds, save_steps and steps_per_eval, and when told to."""
-
-    def __init__(self, run: JaxRun, config: TrainConfig, last: int, saved: Callable[[int], None]) -> None:
-        """Begins to count.
-
-        Args:
-          run: The run.
-          config: Its config; some of the numbers may have changed since the state was made.
-          last: Step of the last checkpoint; -1 before the first.
-          saved: Called with the step of each checkpoint.
-        """
-        self._run, self._config, self._last, self._saved = run, config, last, saved
-        self._at = time.monotonic()
-
-    def reached(self, state: TrainState, step: int, now: bool = False) -> None:
-        """Writes a checkpoint of the step that training has reached, if one is due, or if `now`."""
-        if step == self._last:
-            return
-        multiple = any(
-            steps and step // steps > self._last // steps
-            for steps in (self._config.steps_per_eval, self._config.save_steps)
-        )
-        elapsed = self._config.save_seconds and time.monotonic() - self._at >= self._config.save_seconds
-        if now or self._last < 0 or multiple or elapsed:
-            save(self._run, state, step)
-            self._last, self._at = step, time.monotonic()
-            self._saved(step)
 
 
 def evaluate(

@@ -5,10 +5,12 @@ checkpoint of step N ──train()──▶ checkpoint of a later step ──eva
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,6 +19,7 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model.tensorflow_metrics import added, results
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.runtime.record_errors import named
+from estimator_app.trainers.checkpointing import CheckpointSaver
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
@@ -55,14 +58,14 @@ def train(
     path = latest_checkpoint(state.model_dir)
     if path:
         state.restore(path).assert_consumed()
-    save = _saver(state, config, step if path else -1, saved)
-    save(step)
+    saver, manager = CheckpointSaver(config, step if path else -1, saved), state.manager()
+    saver.reached(step, lambda: manager.save(checkpoint_number=step))
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress.of(config, step, last, left, took)
-    profile = Profile(state.model_dir, *config.profile)
+    profile = Profile(state.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop)
     try:
         with named(manifest, "train"):
-            _train_to(state, batches, progress, profile, last, stop, save)
+            _train_to(state, batches, progress, profile, last, stop, saver, manager)
     finally:
         profile.close()
         progress.close()
@@ -76,7 +79,8 @@ def _train_to(
     profile: Profile,
     last: int,
     stop: threading.Event,
-    save: Callable[..., None],
+    saver: CheckpointSaver,
+    manager: Any,
 ) -> None:
     """Trains up to `last`, in loops of iterations_per_loop steps on a TPU, elsewhere step by step.
 
@@ -93,49 +97,14 @@ def _train_to(
             progress.took(int(state.global_step.numpy()), float(loss), began, float(ready))
             if math.isnan(progress.loss):
                 raise no_number(progress.step, state.config)
-            _write_curves(state.config, before, progress)
+            for name, value in progress.curves(state.config, before).items():
+                tf.summary.scalar(name, value, progress.step)
             # Read once: if it were set between two reads, the run would end without saving.
             stopping = stop.is_set()
-            save(progress.step, progress.step == last or stopping)
+            write = functools.partial(manager.save, checkpoint_number=progress.step)
+            saver.reached(progress.step, write, now=progress.step == last or stopping)
             if stopping:
                 raise Stopped
-
-
-def _saver(state: TrainState, config: TrainConfig, last: int, saved: Callable[[int], None]) -> Callable[..., None]:
-    """Returns save(step, now=False), which writes a checkpoint at the first step, every save_seconds, every save_steps,
-    every steps_per_eval, and whenever `now` is True.
-
-    Args:
-      state: State of the run.
-      config: Config of the run.
-      last: Step of the last checkpoint; -1 before the first.
-      saved: Called with the step of each checkpoint.
-    """
-    manager, at = state.manager(), time.monotonic()
-
-    def save(step: int, now: bool = False) -> None:
-        nonlocal last, at
-        every = (config.steps_per_eval, config.save_steps)
-        multiple = any(steps and step // steps > last // steps for steps in every)
-        elapsed = config.save_seconds and time.monotonic() - at >= config.save_seconds
-        if step != last and (now or last < 0 or multiple or elapsed):
-            manager.save(checkpoint_number=step)
-            last, at = step, time.monotonic()
-            saved(step)
-
-    return save
-
-
-def _write_curves(config: TrainConfig, before: int, progress: Progress) -> None:
-    """Writes the summaries for TensorBoard if a multiple of summary_steps was reached since step `before`."""
-    step = progress.step
-    if step // config.summary_steps > before // config.summary_steps:
-        tf.summary.scalar("train/loss", progress.loss, step)
-        tf.summary.scalar("train/learning_rate", config.schedule.learning_rate(step - 1.0), step)
-        tf.summary.scalar("train/epoch", step * config.train_batch_size / config.train_examples, step)
-        speed = progress.values().get("images_per_second")
-        if speed is not None:
-            tf.summary.scalar("examples/sec", speed, step)
 
 
 def evaluate(

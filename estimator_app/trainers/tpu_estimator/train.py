@@ -60,7 +60,9 @@ def train(
     input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress.of(config, step, last, left, took)
-    profile = Profile(estimator.model_dir, *config.profile)
+    profile = Profile(
+        estimator.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop
+    )
     hooks = [
         _check(latest_checkpoint(estimator.model_dir), config),
         StopHook(stop),
