@@ -145,8 +145,8 @@ def main() -> None:
     keep("conversion_cores", Table(rows, COLUMNS))
     few = flags.folder / "few"
     make_corpus(few, _FEW, SMALL)
-    way = functools.partial(converted, codes["here"], few, flags.folder / "out", 10**9, 1)
-    start = medians(in_turn({"few": way}, flags.repeats)["few"])["seconds"]
+    convert_few = functools.partial(converted, codes["here"], few, flags.folder / "out", 10**9, 1)
+    start = medians(in_turn({"few": convert_few}, flags.repeats)["few"])["seconds"]
     note = f"the start of a conversion, of {_FEW} photographs: {start:.2f} s"
     keep("conversion_cores_computed", Table(computed(here, start), COMPUTED_COLUMNS, [note]))
 

@@ -203,7 +203,7 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
 
 
 def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> None:
-    """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
+    """Checks that every file belongs to the plan, the manifest or `shard_names`, and that a dataset is complete."""
     present, manifest = output.others(), output.manifest
     here = every_shard(manifest) if manifest else []
     own_files = files_of(manifest) if manifest else set()
