@@ -45,8 +45,8 @@ _MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per secon
 _SIZED = 64  # number of lines of a list for which the size of the file is requested
 # On one core, from docs/benchmarks.md: images/s of 50,000 photographs (`python -m benchmarks.conversion --part=speed`)
 # and, with --check=header, 100,000 by their CPU seconds, the start included (`--part=copying`).
-IMAGES_A_SECOND, IMAGE_BYTES = 619, 88_000
-HEADERS_A_SECOND = 1637
+IMAGES_A_SECOND, IMAGE_BYTES = 655, 88_000
+HEADERS_A_SECOND = 2179
 # Measured: `python -m benchmarks.worker_memory`, whose PNGs take the most for each pixel.
 _PROCESS_BYTES, _BYTES_PER_PIXEL = 260_000_000, 12
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits

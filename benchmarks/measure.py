@@ -158,7 +158,7 @@ def in_turn(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the median of each number, and of anything else the first."""
     return {
-        key: statistics.median(run[key] for run in runs) if isinstance(value, (int, float)) else value
+        key: type(value)(statistics.median(run[key] for run in runs)) if isinstance(value, (int, float)) else value
         for key, value in runs[0].items()
     }
 

@@ -124,7 +124,7 @@ def test_a_dry_run_on_this_machine_checks_and_estimates_and_leaves_nothing(capsy
     assert lines["machine"] == "3 processes, at most; nothing is written"
     assert lines["input"].startswith("36 files, ")
     assert lines["output"] == "about 2 shards of up to 100 MB, if images are stored unchanged"
-    assert lines["work"].startswith("less than a minute on 3 cores, at 619 photographs of 88 KB per second and core")
+    assert lines["work"].startswith("less than a minute on 3 cores, at 655 photographs of 88 KB per second and core")
     assert lines["memory"].startswith("at most 860 MB for each process, which takes 260 MB")
     assert not (tmp_path / "out").exists()
 
