@@ -316,7 +316,7 @@ def report(flags: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
+def _beam_options(runner: str, beam_flags: list[str]) -> PipelineOptions:
     from beam_pipelines.runners import execution
 
     if any("multi_processing" in flag for flag in beam_flags):

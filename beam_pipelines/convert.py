@@ -4,9 +4,8 @@
     2. each shard is written, then its receipt
     3. the shards are moved into place, the manifest is computed from the receipts, and the working files are removed
 
-On an engine, this is one pipeline (transforms.WriteRows), which needs the command no more once it is submitted. On this
-machine, this process plans and commits, and processes of its own write the shards; Beam is not loaded. With a local
-runner of Beam, one pipeline plans and another one writes.
+With a Beam runner, this is one pipeline (transforms.WriteRows), which needs the command no more once it is submitted to
+an engine. Without one, this process plans and commits, and processes of its own write the shards; Beam is not loaded.
 
 Only rows pass through Beam's shuffle, never image bytes, which would need several times the size of the dataset in
 memory. A conversion is resumable: it may be rerun after any interruption, because the plan is a deterministic function
@@ -35,12 +34,12 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
-from beam_pipelines.conversion.shard_writing import write_planned, write_shards
+from beam_pipelines.conversion.shard_writing import write_shards
 from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
-from beam_pipelines.runners.executors import is_much_work, local_executor, threads_or_inline
+from beam_pipelines.runners.executors import is_much_work, local_executor
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -80,32 +79,32 @@ def convert(
 
     Args:
       options: Options of the conversion.
-      beam_options: The Beam runner and its options; None for this machine.
-      num_processes: Maximum number of processes on this machine that make records instead of the runner, or of threads
-        for so few images that processes would take longer to start than they save; with 1, it is done in this process.
-        0 to use the runner. None means 0 if there are beam_options, else one for each core.
+      beam_options: The Beam runner and its options; None for this machine, without Beam.
+      num_processes: Without beam_options, the maximum number of processes that make records, or of threads for so few
+        images that processes would take longer to start than they save; with 1, this process makes them. None means
+        one for each core.
       command: Command and its arguments, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
       ValueError: The input cannot be converted to a dataset, or the output holds something else.
     """
-    if num_processes is None and beam_options:
-        num_processes = 0
-    if num_processes is not None and checked(num_processes, int, "num_processes") < 0:
-        raise ValueError(f"num_processes must be at least 0, got {num_processes}")
+    if num_processes is not None and checked(num_processes, int, "num_processes") < 1:
+        raise ValueError(f"num_processes must be at least 1, got {num_processes}")
+    if num_processes and beam_options:
+        raise ValueError(f"num_processes={num_processes} is for this machine alone; leave it out with beam_options")
     options, remarks = check_inputs(options)
     with contextlib.ExitStack() as stack:
         try:
             still_locked = stack.enter_context(lock.locked(options.output))
         except OSError as error:
-            if manifest := _complete_and_read_only(options, beam_options, error):
+            if manifest := _complete_and_read_only(options, error):
                 return Converted(manifest, is_new=False)
             raise
         options = extension.begin(options) if options.extend else options
-        if beam_options and _is_engine(beam_options):
+        if beam_options:
             return _convert_in_one_job(options, beam_options, command, remarks)
         output_checks.remove_replaced(options.output)
-        plan, output = _plan(options, beam_options, remarks)
+        plan, output = _plan(options, num_processes, remarks)
         is_new, num_resumed = not output_checks.is_complete(output, plan), 0
         if options.parent and not any(plan.totals.values()):
             extension.say_nothing_new(plan.num_rejected)
@@ -116,13 +115,13 @@ def convert(
             sources = [source.fields() for source in options.sources]
             conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
             WorkingFolder.of(options.output, plan).write_conversion(conversion)
-            manifest, num_resumed = _write_and_commit(options, plan, output, beam_options, num_processes, still_locked)
+            manifest, num_resumed = _write_and_commit(options, plan, output, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
         return Converted(manifest, is_new, num_resumed, plan.num_outdated)
 
 
-def _plan(options: ConvertOptions, beam_options: PipelineOptions | None, remarks: Sequence[str]) -> tuple[Plan, Output]:
+def _plan(options: ConvertOptions, num_processes: int | None, remarks: Sequence[str]) -> tuple[Plan, Output]:
     """Returns the plan, and what the output held before; prints how the inputs were interpreted.
 
     Raises:
@@ -132,7 +131,7 @@ def _plan(options: ConvertOptions, beam_options: PipelineOptions | None, remarks
     before = output.unfinished()
     try:
         phases.begin("listing")
-        plan = make_plan(options, beam_options)
+        plan = make_plan(options, None, num_processes)
         phases.end()
         output_checks.check_plan(options, plan)
         _print(remarks, plan.remarks)
@@ -163,13 +162,6 @@ def _print(*remarks: Sequence[str]) -> None:
     """Prints how the inputs were interpreted, when they are known to be convertible."""
     for remark in itertools.chain(*remarks):
         print_line(remark, sys.stderr)
-
-
-def _is_engine(beam_options: PipelineOptions) -> bool:
-    """Returns whether a Beam runner is an engine, which runs the whole conversion as one job."""
-    from beam_pipelines.runners import launch_checks
-
-    return bool(launch_checks.name_of(beam_options))
 
 
 def _convert_in_one_job(
@@ -231,22 +223,18 @@ def build_conversion(pipeline: beam.Pipeline, options: ConvertOptions, command: 
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def _complete_and_read_only(
-    options: ConvertOptions, beam_options: PipelineOptions | None, why: OSError
-) -> Manifest | None:
+def _complete_and_read_only(options: ConvertOptions, why: OSError) -> Manifest | None:
     """Returns the manifest of this conversion's dataset if it is complete, in a folder that cannot be written.
 
-    The plan that the manifest is compared with is made in a temporary folder of this machine, so this needs a local
-    runner and a local output; otherwise it returns None.
+    The plan that the manifest is compared with is made in a temporary folder of this machine, whatever the runner.
 
     Raises:
       ValueError: The output holds something else.
     """
-    is_here = not storage.is_uri(options.output) and not (beam_options and _is_engine(beam_options))
-    if not is_here or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
+    if storage.is_uri(options.output) or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
         return None
     with tempfile.TemporaryDirectory() as folder:
-        plan = make_plan(dataclasses.replace(options, output=folder), beam_options)
+        plan = make_plan(dataclasses.replace(options, output=folder))
     output_checks.check_plan(options, plan)
     if manifest.fingerprint != plan.fingerprint:
         its = output_checks.described(manifest)
@@ -262,7 +250,6 @@ def _write_and_commit(
     options: ConvertOptions,
     plan: Plan,
     output: Output,
-    beam_options: PipelineOptions | None,
     num_processes: int | None,
     still_locked: Callable[[], None],
 ) -> tuple[Manifest, int]:
@@ -271,9 +258,7 @@ def _write_and_commit(
     folder.write_plan(plan)
     unwritten = folder.reopen(output)
     num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
-    if num_processes == 0 and beam_options:
-        _write_with_beam(options, folder, beam_options)
-    elif unwritten:
+    if unwritten:
         if phases.is_shown():
             phases.begin("writing", folder.num_rows(unwritten))
         is_much = bool(num_processes) or (num_processes is None and _is_worth_processes(folder, unwritten))
@@ -293,39 +278,6 @@ def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:
         if is_much_work(num_images, num_bytes):
             return True
     return False
-
-
-def _write_with_beam(options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions) -> None:
-    from beam_pipelines.runners import execution
-
-    if phases.is_shown():
-        phases.begin("writing", folder.num_rows(folder.unwritten()))
-    with execution.pipeline(beam_options) as pipeline:
-        build_writing(pipeline, options, folder)
-
-
-def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder) -> None:
-    """Adds the steps that write the shards of a plan which have no receipt yet.
-
-    Args:
-      pipeline: The pipeline.
-      options: Options of the conversion.
-      folder: Working folder with the plan.
-    """
-    import apache_beam as beam
-
-    (
-        pipeline
-        | "Start" >> beam.Create([folder])
-        | "Name shards" >> beam.FlatMap(WorkingFolder.unwritten)  # shard
-        | "Spread shards" >> beam.Reshuffle()
-        | "Write shards" >> beam.Map(_write, folder, options)
-    )
-
-
-def _write(shard: str, folder: WorkingFolder, options: ConvertOptions) -> None:
-    with threads_or_inline(num_cores()) as executor:
-        write_planned(shard, folder, options, executor, phases.count)
 
 
 def _check_apart(source: str, output: str) -> None:

@@ -458,6 +458,8 @@ def _begin(
     folder.write_plan(plan)
     unwritten = folder.reopen()
     phases.counter("shards_resumed").inc(sum(map(len, plan.shards.values())) - len(unwritten))
+    if phases.is_shown():  # in a runner within the command's process
+        phases.begin("writing", folder.num_rows(unwritten))
     yield from unwritten
 
 

@@ -255,7 +255,7 @@ def _check_numbered(number: int, dataset: str, digest: str, decode_images: bool)
     manifest = unchanged_manifest(dataset, digest)
     split, shard = _shards(manifest)[number]
     checked = check_shard(manifest, shard, decode_images)
-    phases.counter("verifying").inc()
+    phases.count_units("verifying")
     yield number, checked.problems, checked.lengths_digest
     for label, count in checked.class_counts.items():
         yield TaggedOutput("counts", ((split, label), count))

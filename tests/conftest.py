@@ -48,11 +48,10 @@ def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 
     def make(folder: Path) -> Manifest:
         from beam_pipelines.convert import convert
-        from support.conversion import local
 
         splits = (("train", 0.8), ("validation", 0.2))
         options = ConvertOptions((Source(str(digits)),), f"{folder}/digits", splits=splits, shard_bytes=200_000)
-        manifest, *_ = convert(options, local())
+        manifest, *_ = convert(options)
         return manifest
 
     return shared(tmp_path_factory, "dataset", make)
@@ -62,7 +61,6 @@ def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset made of nasty.py's files; nothing but report.html is to be changed in it."""
     from beam_pipelines.convert import convert
-    from support.conversion import local
     from support.nasty import write_nasty
 
     folder = tmp_path_factory.mktemp("nasty")
@@ -71,8 +69,7 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convert(
         ConvertOptions(
             (Source(str(folder / "in")),), str(folder / "out"), shard_bytes=100_000, max_rejected=1.0, images=images
-        ),
-        local(),
+        )
     )
     return folder / "out"
 

@@ -21,17 +21,18 @@ _MEANT_FOR_USERS = re.compile(
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 
-_LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another runner
+# Beam's DirectRunner hands over to this one, but first tries to download another.
+_RUNNERS = {"DirectRunner": "FnApiRunner"}
 
 
-def options_of(runner: str | None = None, flags: Sequence[str] = ()) -> PipelineOptions:
-    """Returns the options of a Beam runner; None is Beam's local one.
+def options_of(runner: str, flags: Sequence[str] = ()) -> PipelineOptions:
+    """Returns the options of a Beam runner.
 
     Args:
-      runner: Name of the runner.
+      runner: Name of the runner; DirectRunner runs in this process.
       flags: Its other flags.
     """
-    return PipelineOptions([f"--runner={runner or _LOCAL_RUNNER}", *flags])
+    return PipelineOptions([f"--runner={_RUNNERS.get(runner, runner)}", *flags])
 
 
 # Messages of runners that submit a job to an engine, for a failed job.

@@ -154,7 +154,7 @@ def is_shown() -> bool:
 
 def begin(phase: str, total: int | None = None) -> None:
     """Begins a phase, one of UNITS, and ends the one before it; `total` is the number of its units, if it is known."""
-    if _display:
+    if _display and not _display.is_of_job:
         _display.begin(phase, total)
 
 
@@ -206,7 +206,9 @@ def counter(name: str) -> Any:
 
 @contextlib.contextmanager
 def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callable[[Any], None]]:
-    """Context manager: shows the counters of a job on an engine that runs until the end of the body.
+    """Context manager: shows the phases of a pipeline that runs until the end of the body.
+
+    An engine is asked for its counters; the steps of a runner within this process count here themselves.
 
     Args:
       phase: The first phase of the job.
@@ -218,9 +220,11 @@ def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callabl
     ended, asking = threading.Event(), list[threading.Thread]()
 
     def watch(pipeline: Any) -> None:
-        if _display:
+        from beam_pipelines.runners import launch_checks  # imported here, as it imports Beam
+
+        begin(phase, total)
+        if _display and launch_checks.name_of(pipeline.options):
             _display.is_of_job = True
-            _display.begin(phase, total)
             asking.append(threading.Thread(target=_ask, args=(_display, pipeline, ended), daemon=True))
             asking[-1].start()
 

@@ -27,7 +27,7 @@ from beam_pipelines.report.summary import print_summary
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import options
 from support.folders import files, without_edition
 from tpu_input.record_source import write_tfds_metadata
 
@@ -42,21 +42,21 @@ def interrupted(monkeypatch, opts, module=convert_module, name="commit"):
     with monkeypatch.context() as broken:
         broken.setattr(module, name, lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            convert(opts, local())
+            convert(opts)
 
 
 def test_splits_in_another_order_are_another_dataset(few_digits, tmp_path, monkeypatch):
     differ = "its --splits is train=50%,validation=50%, not validation=50%,train=50%;"
     interrupted(monkeypatch, options(few_digits, tmp_path / "out", splits=IN_ORDER))
     with pytest.raises(ValueError, match=f"holds an unfinished conversion of other inputs or options: {differ}"):
-        convert(options(few_digits, tmp_path / "out", splits=IN_ORDER[::-1]), local())
-    convert(options(few_digits, tmp_path / "out", splits=IN_ORDER), local())
+        convert(options(few_digits, tmp_path / "out", splits=IN_ORDER[::-1]))
+    convert(options(few_digits, tmp_path / "out", splits=IN_ORDER))
     with pytest.raises(ValueError, match=differ):
-        convert(options(few_digits, tmp_path / "out", splits=IN_ORDER[::-1]), local())
+        convert(options(few_digits, tmp_path / "out", splits=IN_ORDER[::-1]))
 
 
 def test_an_overwriting_that_was_killed_goes_on(few_digits, tmp_path, monkeypatch):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     changed = options(few_digits, tmp_path / "out", shard_bytes=20_000, seed=3, overwrite=True)
     delete, shards = storage.delete, list[str]()
 
@@ -69,10 +69,10 @@ def test_an_overwriting_that_was_killed_goes_on(few_digits, tmp_path, monkeypatc
     with monkeypatch.context() as killed:
         killed.setattr(storage, "delete", delete_some)
         with pytest.raises(KeyboardInterrupt):
-            convert(changed, local())
+            convert(changed)
     assert len(shards) > 1
-    convert(changed, local())
-    convert(options(few_digits, tmp_path / "new", shard_bytes=20_000, seed=3), local())
+    convert(changed)
+    convert(options(few_digits, tmp_path / "new", shard_bytes=20_000, seed=3))
     assert without_edition(tmp_path / "out") == without_edition(tmp_path / "new")
 
 
@@ -87,47 +87,47 @@ def test_a_conversion_killed_between_the_lengths_and_the_manifest_goes_on(few_di
     with monkeypatch.context() as killed:
         killed.setattr(commit, "write_lengths", die)
         with pytest.raises(KeyboardInterrupt):
-            convert(opts, local())
+            convert(opts)
     assert (tmp_path / "out" / "lengths.parquet").exists()
     assert not (tmp_path / "out" / "manifest.json").exists()
     if overwrite:  # by a dataset of other shards
         opts = options(few_digits, tmp_path / "out", shard_bytes=20_000, seed=3, overwrite=True)
-    convert(opts, local())
-    convert(dataclasses.replace(opts, output=str(tmp_path / "new"), overwrite=False), local())
+    convert(opts)
+    convert(dataclasses.replace(opts, output=str(tmp_path / "new"), overwrite=False))
     assert files(tmp_path / "out") == files(tmp_path / "new")
 
 
 def test_a_dataset_of_an_earlier_build_without_lengths_is_complete_and_can_be_replaced(few_digits, tmp_path):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     (tmp_path / "out" / "lengths.parquet").unlink()
     before = files(tmp_path / "out")
-    assert not convert(options(few_digits, tmp_path / "out"), local()).is_new
+    assert not convert(options(few_digits, tmp_path / "out")).is_new
     assert files(tmp_path / "out") == before
     changed = options(few_digits, tmp_path / "out", seed=3, overwrite=True)
-    assert convert(changed, local()).is_new
-    convert(dataclasses.replace(changed, output=str(tmp_path / "new")), local())
+    assert convert(changed).is_new
+    convert(dataclasses.replace(changed, output=str(tmp_path / "new")))
     assert without_edition(tmp_path / "out") == without_edition(tmp_path / "new")
 
 
 def test_overwriting_a_folder_with_other_files_is_refused_before_anything_is_removed(few_digits, tmp_path):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     (tmp_path / "out" / "notes.txt").write_text("mine")
     before = files(tmp_path / "out")
     with pytest.raises(ValueError, match=r"contains files that are not part of this dataset: 'notes\.txt'; move"):
-        convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True), local())
+        convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True))
     assert files(tmp_path / "out") == before
 
 
 def test_a_dataset_that_lacks_a_shard_is_not_called_complete(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before = files(tmp_path / "out")
     shard = manifest.split("train").shards[0].name
     (tmp_path / "out" / shard).unlink()
     with pytest.raises(
         ValueError, match=f"holds this dataset without '{shard}'; re-create what is missing with: .* --repair"
     ):
-        convert(options(few_digits, tmp_path / "out"), local())
-    repair(verify(manifest.path), local())
+        convert(options(few_digits, tmp_path / "out"))
+    repair(verify(manifest.path))
     assert files(tmp_path / "out") == before
 
 
@@ -142,8 +142,8 @@ def test_files_that_could_not_be_read_are_tried_again(few_digits, tmp_path, monk
     with monkeypatch.context() as refused:
         refused.setattr(local_files, "read_bytes", refuse)
         with pytest.raises(ValueError, match="unreadable 1"):
-            convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
-    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
+            convert(options(few_digits, tmp_path / "out", max_rejected=0.0))
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0))
     assert manifest.num_rejected == {}
     assert verify(manifest.path).problems == []
 
@@ -153,14 +153,14 @@ def test_a_share_that_is_met_exactly_is_not_exceeded(few_digits, tmp_path):
         (path.parent / f"copy_{path.name}").write_bytes(path.read_bytes())
     for number in range(29):
         (few_digits / "0" / f"{number}.jpg").write_text("<html>")
-    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.29), local())  # 0.29 * 100 < 29
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.29))  # 0.29 * 100 < 29
     assert (manifest.num_inputs, manifest.num_rejected) == (100, {"not_an_image": 29})
 
 
 def test_an_output_within_the_input_is_found_behind_a_link(few_digits, tmp_path):
     (tmp_path / "link").symlink_to(few_digits)
     with pytest.raises(ValueError, match="overlap: one contains the other; use separate folders"):
-        convert(options(tmp_path / "link", few_digits / "out"), local())
+        convert(options(tmp_path / "link", few_digits / "out"))
     assert not (few_digits / "out").exists()
 
 
@@ -182,9 +182,9 @@ def killed_while_writing(monkeypatch, write):
 
 
 def test_a_report_that_was_killed_is_in_nobody_s_way(few_digits, tmp_path, monkeypatch):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     killed_while_writing(monkeypatch, lambda: write_report(manifest.path))
-    assert not convert(options(few_digits, tmp_path / "out"), local())[1]
+    assert not convert(options(few_digits, tmp_path / "out"))[1]
     assert verify(manifest.path).problems == []
     write_report(manifest.path)
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name.startswith((".", "rep"))) == [
@@ -193,10 +193,10 @@ def test_a_report_that_was_killed_is_in_nobody_s_way(few_digits, tmp_path, monke
 
 
 def test_what_tells_tensorflow_datasets_of_a_dataset_goes_with_it(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     written = {Path(path) for path in write_tfds_metadata(manifest)}
     assert verify(manifest.path).problems == []
-    convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True), local())
+    convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True))
     assert not written & set((tmp_path / "out").iterdir())
 
 
@@ -223,7 +223,7 @@ def test_a_class_without_examples_is_said(few_digits, tmp_path, capsys):
     of_validation = {lines[0], *(line for line in lines if line.endswith(",2"))}
     lines = [f"{line},{'validation' if line in of_validation else 'train'}" for line in lines]
     (few_digits / "list.csv").write_text("\n".join(["image,label,split", *lines]))
-    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out"))
     print_summary(manifest)
     shown = capsys.readouterr().out
     assert "train: 23 examples of 3 classes, no examples of '2' in " in shown
@@ -264,7 +264,7 @@ def test_other_inputs_of_an_unfinished_conversion_are_named(few_digits, tmp_path
     with pytest.raises(
         ValueError, match=f"made from 36 inputs of '{few_digits}', and now there are 35; rerun its command"
     ):
-        convert(options(folder, tmp_path / "out"), local())
+        convert(options(folder, tmp_path / "out"))
 
 
 def test_an_unfinished_conversion_whose_inputs_have_changed_is_not_to_be_resumed(few_digits, tmp_path, monkeypatch):
@@ -274,7 +274,7 @@ def test_an_unfinished_conversion_whose_inputs_have_changed_is_not_to_be_resumed
     with pytest.raises(
         ValueError, match="now some have other names, sizes, labels or features; choose another output, or repl"
     ):
-        convert(options(few_digits, tmp_path / "out"), local())
+        convert(options(few_digits, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("word", ["\x1b]0;title\x07", "a\nb", 7])
@@ -332,7 +332,7 @@ def test_a_complete_dataset_on_a_read_only_disk_is_complete(few_digits, tmp_path
 
 def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_path, monkeypatch, capsys):
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
-    convert(opts, local())
+    convert(opts)
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
     end, ended = shard_writing._Files.end, []
 
@@ -354,8 +354,8 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
 @pytest.mark.long
 def test_shards_that_a_removal_has_missed_are_this_conversion_s_or_kept(flags, few_digits, tmp_path, capsys):
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
-    manifest, *_ = convert(opts, local())
-    convert(options(few_digits, tmp_path / "other", shard_bytes=10_000, seed=3), local())
+    manifest, *_ = convert(opts)
+    convert(options(few_digits, tmp_path / "other", shard_bytes=10_000, seed=3))
     first, second = (shard.name for shard in manifest.split("train").shards[:2])
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", *flags]
 

@@ -16,7 +16,7 @@ from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.convert import convert
 from beam_pipelines.options import Source
-from support.conversion import local, options
+from support.conversion import options
 from support.folders import files
 from support.inputs import listed, make, reasons, tar
 
@@ -398,8 +398,8 @@ def test_an_archive_of_hard_links_converts_to_the_same_bytes_as_the_folder(few_d
             os.link(path, few_digits / other / path.name)
             os.link(path, few_digits / other / f"again-{path.name}")
     subprocess.run([gnu_tar, "-C", str(few_digits), "-cf", str(tmp_path / "in.tar"), "."], check=True)
-    convert(options(few_digits, tmp_path / "of_folder"), local())
-    manifest, *_ = convert(options(tmp_path / "in.tar", tmp_path / "of_tar"), local())
+    convert(options(few_digits, tmp_path / "of_folder"))
+    manifest, *_ = convert(options(tmp_path / "in.tar", tmp_path / "of_tar"))
     assert (manifest.num_inputs, manifest.num_rejected) == (84, {})
     shards = {name: digest for name, digest in files(tmp_path / "of_folder").items() if name.endswith(".tfrecord")}
     assert shards.items() <= files(tmp_path / "of_tar").items()

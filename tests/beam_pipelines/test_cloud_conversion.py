@@ -13,7 +13,7 @@ from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import read_manifest
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
-from support.conversion import after_planning, local, options
+from support.conversion import after_planning, options
 from support.fault_proxy import every
 from support.folders import files
 from support.pipelines_commands import refused, run
@@ -77,7 +77,7 @@ def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, imag
 def test_a_damaged_shard_in_a_bucket_is_repaired_from_its_own_inputs(capsys, cloud, images, flags):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
-    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"))
     before, shard = cloud.files(f"{bucket}/out"), manifest.split("train").shards[1].name
     index = cloud.get(f"{bucket}/out/index/{shard.replace('.tfrecord', '.parquet')}")
     cloud.put(f"{bucket}/out/{shard}", b"noise")
@@ -111,10 +111,10 @@ def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_
         tar.add(images, "images")
         assert sum(member.islnk() for member in tar.getmembers()) == 1
     cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
-    of_list, *_ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
+    of_list, *_ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"))
     assert (of_list.num_inputs, of_list.num_rejected) == (42, {"missing": 4, "not_an_image": 1})
-    of_tar, *_ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
-    convert(options(tmp_path / "images.tar", tmp_path / "out"), local())
+    of_tar, *_ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"))
+    convert(options(tmp_path / "images.tar", tmp_path / "out"))
     assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
     assert (of_tar.num_inputs, of_tar.num_rejected) == (38, {"not_an_image": 1})
 
@@ -152,7 +152,7 @@ def as_list(rows: list[dict[str, str]], ending: str) -> bytes:
 def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
-    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"))
     whole = cloud.files(f"{bucket}/out")
     first, second = (shard.name for shard in manifest.split("train").shards[:2])
     cloud.put(f"{bucket}/out/{first}", b"noise")
@@ -215,9 +215,9 @@ def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud
 def test_a_conversion_through_a_network_that_fails_ends_with_the_same_bytes(cloud, proxy, images, tmp_path, faults):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
-    convert(options(images, tmp_path / "out"), local())
+    convert(options(images, tmp_path / "out"))
     proxy.fault = every(5, faults)
-    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"))
     assert verify(f"{bucket}/out").problems == []
     assert proxy.faults.keys() == {"", *faults}
     assert shards(cloud.files(f"{bucket}/out")) == shards(files(tmp_path / "out"))

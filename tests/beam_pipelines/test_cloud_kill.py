@@ -19,7 +19,7 @@ from beam_pipelines.conversion.output_folder import locked
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.storage import gcs_lock
-from support.conversion import local, options
+from support.conversion import options
 
 pytestmark = pytest.mark.cloud
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_a_second_conversion_into_the_same_output_is_told_who_is_writing(cloud, 
     bucket = cloud.make_bucket()
     with locked(f"{bucket}/out") as still_held:
         with pytest.raises(ValueError, match=rf"another conversion \(process {os.getpid()} on .*\) is writing"):
-            convert(options(few_digits, f"{bucket}/out"), local())
+            convert(options(few_digits, f"{bucket}/out"))
         assert cloud.files(bucket).keys() == {"out/.jpeg2tpu/lock"}
         still_held()
     assert cloud.files(bucket) == {}
@@ -123,7 +123,7 @@ def test_a_lock_whose_holder_was_killed_is_taken_over(cloud, few_digits, monkeyp
     monkeypatch.setattr(gcs_lock, "LEASE", 0.5)
     bucket = cloud.make_bucket()
     cloud.put(f"{bucket}/out/.jpeg2tpu/lock", json.dumps({"host": "gone", "process": 7}).encode())
-    convert(options(few_digits, f"{bucket}/out"), local())
+    convert(options(few_digits, f"{bucket}/out"))
     assert "held by process 7 on 'gone'; waiting 0.5 s for a heartbeat" in capsys.readouterr().err
 
 
@@ -146,7 +146,7 @@ def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, 
     monkeypatch.setattr(gcs_lock, "_renew", renew_and_say)
     monkeypatch.setattr(WorkingFolder, "write_plan", steal)
     with pytest.raises(OSError, match="was lost because this process was suspended"):
-        convert(options(few_digits, f"{bucket}/out"), local())
+        convert(options(few_digits, f"{bucket}/out"))
     found = cloud.files(f"{bucket}/out")
     assert "manifest.json" not in found
     assert ".jpeg2tpu/lock" in found  # the other's

@@ -19,7 +19,7 @@ from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.read_ahead import read_rows
 from beam_pipelines.sources.rows import Row
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import options
 
 pytestmark = pytest.mark.cloud
 
@@ -88,7 +88,7 @@ def test_an_image_takes_one_request_and_a_shard_thirteen(cloud, proxy, digits):
     cloud.upload(digits / "1", f"{bucket}/images/1")
     cloud.upload(digits / "2", f"{bucket}/images/2")
     proxy.requests.clear()
-    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out", shard_bytes=50_000), local())
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out", shard_bytes=50_000))
     num_shards = sum(len(split.shards) for split in manifest.splits.values())
     assert num_shards > 5
     images = Counter(request.name for request in proxy.requests if request.name.endswith(".jpg"))

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from beam_pipelines.conversion import shard_writing
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import options
 from support.folders import files
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.index import index_path, read_index
@@ -50,7 +51,7 @@ def test_the_lengths_of_all_records_are_those_of_the_index(digits_dataset):
 def test_an_index_that_is_damaged_before_the_commit_stops_it_and_is_written_again(
     few_digits, tmp_path, damage, monkeypatch
 ):
-    convert(options(few_digits, tmp_path / "whole"), local())
+    convert(options(few_digits, tmp_path / "whole"))
     commit = vars(convert_module)["commit"]
 
     def after_damage(of, *args):
@@ -62,10 +63,10 @@ def test_an_index_that_is_damaged_before_the_commit_stops_it_and_is_written_agai
     with pytest.raises(
         ValueError, match=r"'train-00000.*' or its index in .* differs from its receipt; rerun the same"
     ):
-        convert(options(few_digits, tmp_path / "out"), local())
+        convert(options(few_digits, tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()
     monkeypatch.undo()
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
@@ -90,8 +91,8 @@ def test_the_statistics_are_those_of_the_pixels(digits_dataset):
 
 
 def test_two_conversions_give_the_same_bytes(few_digits, tmp_path):
-    convert(options(few_digits, tmp_path / "a"), local())
-    convert(options(few_digits, tmp_path / "b"), local())
+    convert(options(few_digits, tmp_path / "a"))
+    convert(options(few_digits, tmp_path / "b"))
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
@@ -99,7 +100,7 @@ def test_threads_and_processes_of_beam_give_the_same_bytes(few_digits, tmp_path)
     from apache_beam.options.pipeline_options import PipelineOptions
 
     flags = ["--runner=FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_threading"]
-    convert(options(few_digits, tmp_path / "a"), local())
+    convert(options(few_digits, tmp_path / "a"))
     convert(options(few_digits, tmp_path / "b"), PipelineOptions(flags))
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
@@ -110,7 +111,7 @@ def test_what_is_no_image_is_in_rejected_jsonl_and_the_rest_is_converted(few_dig
     whole = next((few_digits / "2").iterdir()).read_bytes()
     (few_digits / "2" / "half.jpg").write_bytes(whole[: len(whole) // 2])
     (few_digits / "stray.txt").write_text("hello")
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     lines = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert {line["key"]: line["reason"] for line in lines} == {
         "0/page.jpg": "not_an_image",
@@ -128,7 +129,7 @@ def test_a_list_gives_labels_splits_and_rejected_rows(few_digits, tmp_path):
     lines += ["gone.jpg,0,test", "0/0000.jpg,seven,test"]
     (few_digits / "list.csv").write_text("\n".join(lines))
     labels = ("2", "1", "0")
-    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out", labels=labels), local())
+    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out", labels=labels))
     assert manifest.classes == labels
     assert list(manifest.splits) == ["test"]
     assert manifest.split("test").class_counts == (12, 12, 12)
@@ -136,7 +137,7 @@ def test_a_list_gives_labels_splits_and_rejected_rows(few_digits, tmp_path):
 
 
 def test_one_based_labels_are_written_when_asked_for_and_read_back(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out", first_label=1), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", first_label=1))
     raw = set()
     for shard in manifest.split("train").shards:
         for record in tf.data.TFRecordDataset(f"{manifest.path}/{shard.name}"):
@@ -148,7 +149,7 @@ def test_one_based_labels_are_written_when_asked_for_and_read_back(few_digits, t
 
 
 def test_an_interrupted_conversion_goes_on_and_ends_with_the_same_files(few_digits, tmp_path, monkeypatch):
-    convert(options(few_digits, tmp_path / "whole"), local())
+    convert(options(few_digits, tmp_path / "whole"))
     written: list[str] = []
 
     def write_two(name, *args):
@@ -157,9 +158,9 @@ def test_an_interrupted_conversion_goes_on_and_ends_with_the_same_files(few_digi
         written.append(name)
         return write_planned(name, *args)
 
-    monkeypatch.setattr(convert_module, "write_planned", write_two)
+    monkeypatch.setattr(shard_writing, "write_planned", write_two)
     with pytest.raises(OSError, match="the disk is full"):
-        convert(options(few_digits, tmp_path / "out"), local())
+        convert(options(few_digits, tmp_path / "out"), num_processes=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
     again = []
 
@@ -167,16 +168,16 @@ def test_an_interrupted_conversion_goes_on_and_ends_with_the_same_files(few_digi
         again.append(name)
         return write_planned(name, *args)
 
-    monkeypatch.setattr(convert_module, "write_planned", write_and_remember)
-    convert(options(few_digits, tmp_path / "out"), local())
+    monkeypatch.setattr(shard_writing, "write_planned", write_and_remember)
+    convert(options(few_digits, tmp_path / "out"))
     assert not set(again) & set(written)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_a_rerun_writes_nothing(few_digits, tmp_path):
-    assert convert(options(few_digits, tmp_path / "out"), local())[1]
+    assert convert(options(few_digits, tmp_path / "out"))[1]
     before = {path: os.stat(path).st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    assert not convert(options(few_digits, tmp_path / "out"), local())[1]
+    assert not convert(options(few_digits, tmp_path / "out"))[1]
     assert {path: os.stat(path).st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()} == {
         path: time for path, time in before.items() if path.is_file()
     }
@@ -184,7 +185,7 @@ def test_a_rerun_writes_nothing(few_digits, tmp_path):
 
 @pytest.mark.parametrize("change", ["seed", "inputs"])
 def test_an_output_that_holds_another_dataset_is_refused_and_kept(few_digits, tmp_path, change):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     before = files(tmp_path / "out")
     if change == "inputs":
         shutil.copy(few_digits / "0" / "0000.jpg", few_digits / "0" / "new.jpg")
@@ -195,7 +196,7 @@ def test_an_output_that_holds_another_dataset_is_refused_and_kept(few_digits, tm
         "also apply changed labels, splits and files"
     )
     with pytest.raises(ValueError, match=f"holds another dataset: {difference}[;,] choose another output"):
-        convert(options(few_digits, tmp_path / "out", seed=int(change == "seed")), local())
+        convert(options(few_digits, tmp_path / "out", seed=int(change == "seed")))
     assert files(tmp_path / "out") == before
 
 
@@ -203,12 +204,12 @@ def test_an_output_with_an_unfinished_other_conversion_is_refused_and_kept(few_d
     with monkeypatch.context() as broken:
         broken.setattr(convert_module, "commit", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            convert(options(few_digits, tmp_path / "out"), local())
+            convert(options(few_digits, tmp_path / "out"))
     before = files(tmp_path / "out")
     with pytest.raises(ValueError, match="holds an unfinished conversion of other"):
-        convert(options(few_digits, tmp_path / "out", seed=1), local())
+        convert(options(few_digits, tmp_path / "out", seed=1))
     assert files(tmp_path / "out") == before
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     assert verify(str(tmp_path / "out")).problems == []
 
 
@@ -216,5 +217,5 @@ def test_an_output_with_foreign_files_is_refused_and_kept(few_digits, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match=r"contains other files and no dataset: 'thesis\.txt'; choose"):
-        convert(options(few_digits, tmp_path / "out"), local())
+        convert(options(few_digits, tmp_path / "out"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]

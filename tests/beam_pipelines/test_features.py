@@ -256,6 +256,16 @@ def test_inputs_that_have_no_features_are_refused(capsys, digits, tmp_path):
     assert not (tmp_path / "out/manifest.json").exists()
 
 
+def test_values_of_parquet_that_python_cannot_hold_are_named(capsys, images, tmp_path):
+    data = [image.read_bytes() for image in images]
+    taken = pa.array([1] * len(data), pa.timestamp("ns"))
+    pq.write_table(pa.table({"image": data, "label": ["a"] * len(data), "taken": taken}), tmp_path / "in.parquet")
+    args = (f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out", "--feature=taken:string")
+    said = refused(capsys, "convert", *args)
+    assert f"'{tmp_path}/in.parquet' has values that cannot be read, in 'taken' of timestamp[ns]" in said
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("kind", ["parquet", "webdataset", "tfrecord"])
 def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path, kind):
     every, path = [(image.read_bytes(), f"d{image.parent.name}") for image in images], tmp_path / f"in.{kind}"

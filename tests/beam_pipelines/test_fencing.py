@@ -31,7 +31,7 @@ from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners.executors import Inline
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import options
 from support.folders import files, without_edition
 from tpu_input import Manifest
 
@@ -98,7 +98,7 @@ def stopped_writer(shard: str, folder: WorkingFolder, opts: ConvertOptions, mome
 
 def begun(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
     """Plans a conversion as an engine does; returns its working folder and the shards of its training split."""
-    plan = make_plan(opts, local())
+    plan = make_plan(opts)
     folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     return folder, plan.shards["train"]
@@ -106,7 +106,7 @@ def begun(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
 
 def written_plan(opts: ConvertOptions) -> Plan:
     """Plans a conversion and writes its shards, without the commit."""
-    plan = make_plan(opts, local())
+    plan = make_plan(opts)
     folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     for shard in folder.reopen():
@@ -131,13 +131,13 @@ def test_a_late_writer_of_another_plan_changes_nothing_of_the_dataset_that_repla
     folder, shards = begun(late)
     with stopped_writer(shards[0], folder, late, moment) as go_on:
         opts = options(few_digits, late.output, seed=5, overwrite=True)
-        manifest, *_ = convert(opts, local())
+        manifest, *_ = convert(opts)
         before = content(opts.output)
         go_on()
     assert content(opts.output) == before
     assert seen_by_globs(opts.output) == {shard.name for shard in manifest.split("train").shards}
     assert verify(opts.output).problems == []
-    convert(opts, local())  # removes what is left of the late one
+    convert(opts)  # removes what is left of the late one
     assert {path for path, _ in storage.list_files(opts.output)} == set(before)
 
 
@@ -146,7 +146,7 @@ def test_a_late_writer_whose_sources_are_gone_changes_nothing_of_the_complete_da
     opts = options(few_digits, f"{place}/out")
     folder, shards = begun(opts)
     with stopped_writer(shards[0], folder, opts, moment) as go_on:
-        convert(opts, local())
+        convert(opts)
         assert verify(opts.output).problems == []
         before = content(opts.output)
         for image in few_digits.rglob("*.jpg"):
@@ -187,7 +187,7 @@ def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few
         Path(last).write_bytes(image)
     assert list(folder.read_receipts(shards[:1])) == receipt
     assert not set(shards) & set(folder.unwritten())  # the files that the receipts name are still there
-    manifest, *_ = convert(opts, local())
+    manifest, *_ = convert(opts)
     assert manifest.num_rejected == {}
     assert verify(opts.output).problems == []
 
@@ -205,9 +205,9 @@ def test_the_commit_compares_every_file_with_its_receipt_and_the_same_command_me
     with monkeypatch.context() as patch:
         patch.setattr(WorkingFolder, "unwritten", unwritten_before(path, damaged))
         with pytest.raises(ValueError, match=r"'train-00000.*differs from its receipt; rerun the same command"):
-            convert(opts, local())
+            convert(opts)
     assert seen_by_globs(opts.output) == set()
-    convert(opts, local())
+    convert(opts)
     assert verify(opts.output).problems == []
 
 
@@ -260,7 +260,7 @@ def test_at_each_moment_of_a_replacement_the_old_or_the_new_dataset_verifies_and
     few_digits, tmp_path, monkeypatch
 ):
     old = options(few_digits, tmp_path / "out")
-    convert(old, local())
+    convert(old)
     seeds = list[int]()
     expected = keys(old.output)
 
@@ -272,11 +272,11 @@ def test_at_each_moment_of_a_replacement_the_old_or_the_new_dataset_verifies_and
 
     with monkeypatch.context() as patch:
         Moments(patch, look)
-        manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True), local())
+        manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True))
     assert seeds.count(0) > 30  # moments before the new manifest stands
     assert seeds.count(5) > 10  # moments after it
     assert seeds == sorted(seeds)
-    convert(options(few_digits, tmp_path / "new", seed=5), local())
+    convert(options(few_digits, tmp_path / "new", seed=5))
     assert without_edition(tmp_path / "out") == without_edition(tmp_path / "new")
     assert {path.name for path in (tmp_path / "out").glob("train-*")} == {
         shard.name for shard in manifest.split("train").shards
@@ -290,7 +290,7 @@ def test_a_replacement_that_is_killed_at_any_change_leaves_a_dataset_that_verifi
 ):
     for number in range(0, 400, 3):
         folder = tmp_path / f"{number}"
-        convert(options(few_digits, folder, shard_bytes=30_000), local())
+        convert(options(few_digits, folder, shard_bytes=30_000))
         opts = options(few_digits, folder, shard_bytes=30_000, seed=5, overwrite=True)
         left = [number]
 
@@ -302,11 +302,11 @@ def test_a_replacement_that_is_killed_at_any_change_leaves_a_dataset_that_verifi
         with monkeypatch.context() as patch:
             Moments(patch, die)
             with contextlib.suppress(KeyboardInterrupt):
-                convert(opts, local(), num_processes=1)
+                convert(opts, num_processes=1)
         assert verify(str(folder), decode_images=False).problems == []
         if left[0] >= 0:
             break
-        convert(opts, local())
+        convert(opts)
         assert verify(str(folder), decode_images=False).problems == []
         assert not (folder / ".jpeg2tpu").exists()
     else:
@@ -316,21 +316,21 @@ def test_a_replacement_that_is_killed_at_any_change_leaves_a_dataset_that_verifi
 
 def test_a_new_conversion_that_fails_leaves_the_old_dataset_as_it_is(few_digits, place):
     old = options(few_digits, f"{place}/out")
-    convert(old, local())
+    convert(old)
     before = content(old.output)
     (few_digits / "0" / "page.jpg").write_text("<html>")
     with pytest.raises(ValueError, match=r"more than --max_rejected=0%.*listed in .*/rejected-[0-9a-f]{8}\.jsonl"):
-        convert(options(few_digits, old.output, seed=5, overwrite=True, max_rejected=0.0), local())
+        convert(options(few_digits, old.output, seed=5, overwrite=True, max_rejected=0.0))
     assert before.items() <= content(old.output).items()
     assert verify(old.output).problems == []
 
 
 def test_in_a_replaced_dataset_nobody_finds_new_bytes_under_old_names(few_digits, place):
-    old, *_ = convert(options(few_digits, f"{place}/out"), local())
-    new, *_ = convert(options(few_digits, f"{place}/out", seed=5, overwrite=True), local())
+    old, *_ = convert(options(few_digits, f"{place}/out"))
+    new, *_ = convert(options(few_digits, f"{place}/out", seed=5, overwrite=True))
     names = [{shard.name for split in each.splits.values() for shard in split.shards} for each in (old, new)]
     assert not names[0] & names[1]
-    again, *_ = convert(options(few_digits, f"{place}/out", overwrite=True), local())
+    again, *_ = convert(options(few_digits, f"{place}/out", overwrite=True))
     assert not names[1] & {shard.name for split in again.splits.values() for shard in split.shards}
     assert again.fingerprint == old.fingerprint
     assert verify(again.path).problems == []
@@ -338,7 +338,7 @@ def test_in_a_replaced_dataset_nobody_finds_new_bytes_under_old_names(few_digits
 
 def test_of_two_that_replace_a_dataset_at_the_same_time_one_is_refused(few_digits, place, monkeypatch):
     """Neither holds the lock, as two pipelines with WriteDataset do not."""
-    convert(options(few_digits, f"{place}/out"), local())
+    convert(options(few_digits, f"{place}/out"))
     # Of other numbers of shards: no name of their plans is that of a file of the replaced dataset.
     sizes = {5: 14_000, 6: 20_000}
     first, second = (
@@ -357,14 +357,14 @@ def test_of_two_that_replace_a_dataset_at_the_same_time_one_is_refused(few_digit
     output_checks.remove_replaced(second.output)
     assert complete_manifest(second.output).fingerprint == plans[1].fingerprint
     # The next call removes what the refused one has left.
-    manifest, *_ = convert(second, local())
+    manifest, *_ = convert(second)
     assert seen_by_globs(second.output) == {shard.name for shard in manifest.split("train").shards}
     assert verify(second.output).problems == []
 
 
 def test_a_shard_of_a_replacement_is_repaired_under_its_name(few_digits, tmp_path):
-    convert(options(few_digits, tmp_path / "out"), local())
-    manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True), local())
+    convert(options(few_digits, tmp_path / "out"))
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True))
     before = files(tmp_path / "out")
     (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
     (tmp_path / "out" / f"lengths-{manifest.edition}.parquet").unlink()
@@ -373,9 +373,9 @@ def test_a_shard_of_a_replacement_is_repaired_under_its_name(few_digits, tmp_pat
 
 
 def test_who_holds_the_manifest_of_a_replaced_dataset_is_told_to_read_it_again(few_digits, place):
-    old, *_ = convert(options(few_digits, f"{place}/out"), local())
+    old, *_ = convert(options(few_digits, f"{place}/out"))
     source = tpu_input.RecordSource(old, "train")
-    convert(options(few_digits, f"{place}/out", seed=5, overwrite=True), local())
+    convert(options(few_digits, f"{place}/out", seed=5, overwrite=True))
     told = r"train-00000-of-\d+\.tfrecord' does not exist: the dataset was replaced.*; read the manifest again"
     with pytest.raises(ValueError, match=told):
         source[0]

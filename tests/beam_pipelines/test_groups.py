@@ -12,7 +12,6 @@ import pytest
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
-from support.conversion import local
 
 IN_HALVES = (("train", 0.5), ("validation", 0.5))
 
@@ -50,7 +49,7 @@ def test_a_group_of_which_some_lines_name_a_split_lies_in_that_one(few_digits, t
         split = ["train", "validation", "test"][number % 3] if number < 6 else ""
         rows.append((image, label, split, group))
     path = write_list(few_digits / "list.csv", rows)
-    manifest, *_ = convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES), local())
+    manifest, *_ = convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES))
     splits = splits_by_key(tmp_path / "out")
     assert len(splits) == manifest.num_inputs == 36
     of_group = {group: {splits[image] for image in groups if groups[image] == group} for group in groups.values()}
@@ -67,7 +66,7 @@ def test_a_group_that_names_two_splits_is_rejected_and_the_rest_stays(few_digits
         rows.append((image, label, split, f"patient {number % 9}"))
     path = write_list(few_digits / "list.csv", rows)
     options = ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES, max_rejected=0.2)
-    manifest, *_ = convert(options, local())
+    manifest, *_ = convert(options)
     assert manifest.num_rejected == {"conflicting_split": 4}
     assert set(rejected(tmp_path / "out")) == {row[0] for row in rows if row[3] == "patient 0"}
     assert len(splits_by_key(tmp_path / "out")) == 32
@@ -81,7 +80,7 @@ def test_a_group_in_two_inputs_of_different_splits_is_rejected(few_digits, tmp_p
         Source(str(write_list(few_digits / "validation.csv", validation)), "validation"),
     )
     with pytest.raises(ValueError, match=r"more than --max_rejected=1%: conflicting_split 15 "):
-        convert(ConvertOptions(sources, str(tmp_path / "out")), local())
-    convert(ConvertOptions(sources, str(tmp_path / "out"), max_rejected=0.6), local())
+        convert(ConvertOptions(sources, str(tmp_path / "out")))
+    convert(ConvertOptions(sources, str(tmp_path / "out"), max_rejected=0.6))
     assert Counter(rejected(tmp_path / "out").values()) == {"conflicting_split": 15}
     assert Counter(splits_by_key(tmp_path / "out").values()) == {"train": 20, "validation": 1}

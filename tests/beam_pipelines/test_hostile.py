@@ -17,7 +17,6 @@ from beam_pipelines.convert import convert
 from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.verify import verify
-from support.conversion import local
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
 
 
@@ -131,7 +130,7 @@ def reasons(output: Path) -> dict[str, str]:
 
 def convert_all(path: Path, output: Path, **changes):
     options = ConvertOptions((Source(str(path)),), str(output), splits=(("train", 0.5), ("validation", 0.5)), **changes)
-    return convert(options, local())[0]
+    return convert(options)[0]
 
 
 def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hostile, tmp_path):

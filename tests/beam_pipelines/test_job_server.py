@@ -21,7 +21,6 @@ from apache_beam.pipeline import Pipeline
 
 from beam_pipelines.convert import build_conversion, convert
 from support.cloud import free_port
-from support.conversion import local
 from support.engines import ROOT, command, make_photographs, options
 from support.folders import files
 
@@ -58,7 +57,7 @@ def photographs(tmp_path_factory) -> Path:
 def whole(photographs, tmp_path_factory) -> dict[str, str]:
     """What a local conversion leaves."""
     output = tmp_path_factory.mktemp("whole") / "out"
-    convert(options(photographs, output), local())
+    convert(options(photographs, output))
     return files(output)
 
 

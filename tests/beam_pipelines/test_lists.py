@@ -19,7 +19,6 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.listing import check_source
 from beam_pipelines.sources.lists import list_columns, rows_of_list
 from beam_pipelines.sources.rows import Row, check_names, find_each
-from support.conversion import local
 from support.inputs import listed, make, reasons
 
 
@@ -227,7 +226,7 @@ def test_every_pair_that_another_reader_finds_in_a_list_is_stored(few_digits, tm
         read = list(csv.DictReader(file)) if kind == "csv" else list(map(json.loads, file))
     expected = {(line["image"], line["label"], (few_digits / line["image"]).read_bytes()) for line in read}
     assert len(expected) == len(names)
-    convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out")), local())
+    convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out")))
     assert stored(tmp_path / "out") == expected
 
 

@@ -23,7 +23,6 @@ from beam_pipelines.report import examples, look_alikes, thumbnails
 from beam_pipelines.report.index_columns import read_all
 from beam_pipelines.report.look_alikes import find_look_alikes
 from beam_pipelines.report.page import write_report
-from support.conversion import local
 from support.nasty import crops, encoded, write
 
 
@@ -81,7 +80,7 @@ def planted(tmp_path_factory) -> tuple[Path, list[set[str]]]:
     folder = tmp_path_factory.mktemp("planted")
     groups = write_planted(folder / "in")
     sources = tuple(Source(str(folder / "in" / split), split) for split in ("train", "validation"))
-    convert(ConvertOptions(sources, str(folder / "out"), shard_bytes=200_000), local())
+    convert(ConvertOptions(sources, str(folder / "out"), shard_bytes=200_000))
     return folder / "out", groups
 
 
@@ -227,7 +226,7 @@ def test_what_is_not_read_is_counted_and_the_page_claims_no_more(planted, refere
 def test_copies_within_a_split_and_a_class_are_no_reason_to_say_that_nothing_stands_out(few_digits, tmp_path):
     write(few_digits / "0" / "copy.jpg", (few_digits / "0" / "0000.jpg").read_bytes())
     options = ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 1.0),))
-    convert(options, local())
+    convert(options)
     page = Path(write_report(str(tmp_path / "out"))).read_text()
     assert "No problems found" not in page
     assert "1 group of look-alikes is within one split and one class" in page

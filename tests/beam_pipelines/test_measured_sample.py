@@ -15,7 +15,7 @@ from PIL import Image
 from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions
-from support.conversion import local, options
+from support.conversion import options
 from tpu_input.dataset_format.manifest import Manifest
 
 convert_module = importlib.import_module("beam_pipelines.convert")
@@ -74,21 +74,19 @@ def test_neither_the_number_measured_nor_the_statistics_depend_on_the_shards_or_
     few = options(images, tmp_path / "few", splits=splits, shard_bytes=100_000_000)
     many = options(images, tmp_path / "many", splits=splits, shard_bytes=30_000)
     equal = options(images, tmp_path / "equal", splits=splits, num_shards=(("train", 7), ("validation", 3)))
-    manifest, measured, num_shards = converted(monkeypatch, few, beam_options=local())
+    manifest, measured, num_shards = converted(monkeypatch, few)
     assert num_shards == 2
     assert 900 < measured["train"] < 1100 < manifest.split("train").num_examples
     assert measured["validation"] == manifest.split("validation").num_examples < 1000
-    for of, how in ((many, {"beam_options": local()}), (equal, {"num_processes": 2})):
-        other, its_measured, its_shards = converted(monkeypatch, of, **how)
+    for of, processes in ((many, 1), (equal, 2)):
+        other, its_measured, its_shards = converted(monkeypatch, of, num_processes=processes)
         assert its_shards >= 10
         assert its_measured == measured
         assert statistics(other) == statistics(manifest)
 
 
 def test_the_statistics_of_a_sample_are_those_of_all_images_within_the_error_of_a_sample(images, tmp_path, monkeypatch):
-    manifest, measured, _ = converted(
-        monkeypatch, options(images, tmp_path / "out", splits=(("train", 1.0),)), beam_options=local()
-    )
+    manifest, measured, _ = converted(monkeypatch, options(images, tmp_path / "out", splits=(("train", 1.0),)))
     every = pixels(images, sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg")))
     split, number = manifest.split("train"), measured["train"]
     assert number < COUNT / 2
@@ -109,7 +107,7 @@ def test_a_large_split_of_which_the_whole_sample_is_rejected_has_the_statistics_
         (listed / key).parent.mkdir(parents=True, exist_ok=True)
         (listed / key).write_bytes((images / key).read_bytes() if key in kept else b"no image of any kind")
     of = options(listed, tmp_path / "out", splits=(("train", 1.0),), shard_bytes=20_000)
-    manifest, measured, _ = converted(monkeypatch, of, beam_options=local())
+    manifest, measured, _ = converted(monkeypatch, of)
     assert measured == {"train": 0}
     split, stored = manifest.split("train"), pixels(images, kept)
     assert split.num_examples == len(kept) > 2

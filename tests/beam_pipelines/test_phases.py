@@ -15,14 +15,16 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
+from beam_pipelines.conversion import shard_writing
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.convert import build_conversion, convert
 from beam_pipelines.runners import phases
 from beam_pipelines.verify import verify
-from support.conversion import convert_module, local, options
+from support.conversion import local, options
 from support.terminal import run_in_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -220,9 +222,9 @@ def test_a_run_that_goes_on_says_what_it_found_done(few_digits, tmp_path, monkey
 
     opts = options(few_digits, tmp_path / "out")
     with monkeypatch.context() as failing:
-        failing.setattr(convert_module, "write_planned", fail)
+        failing.setattr(shard_writing, "write_planned", fail)
         with pytest.raises(OSError, match="the disk is full"):
-            convert(opts, local())
+            convert(opts)
     done = len([path for path, _ in storage.list_files(opts.output) if path.endswith(".receipt")])
     assert done > 0
     flags = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", "--max_rejected=100%"]
@@ -247,6 +249,7 @@ class Untold:
     """A pipeline on an engine that tells no more than the state of its job."""
 
     result: Any
+    options = PipelineOptions(["--runner=PrismRunner"])
     num_asked = 0
 
     @property

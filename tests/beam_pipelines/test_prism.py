@@ -21,7 +21,6 @@ from apache_beam.version import __version__ as beam_version
 from beam_pipelines.convert import convert
 from beam_pipelines.runners import launch_checks
 from support.cloud import free_port
-from support.conversion import local
 from support.damage import damage_in_many_ways
 from support.engines import command, make_photographs, options, started
 from support.folders import files
@@ -42,7 +41,7 @@ def photographs(tmp_path_factory) -> Path:
 def whole(photographs, tmp_path_factory) -> dict[str, str]:
     """What a local conversion leaves."""
     output = tmp_path_factory.mktemp("whole") / "out"
-    convert(options(photographs, output), local())
+    convert(options(photographs, output))
     return files(output)
 
 

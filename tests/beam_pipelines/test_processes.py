@@ -13,6 +13,7 @@ import pytest
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion import shard_checking, shard_writing
 from beam_pipelines.convert import convert
+from beam_pipelines.options import NEAR_DUPLICATES
 from beam_pipelines.repair import repair
 from beam_pipelines.runners import executors
 from beam_pipelines.verify import verify
@@ -25,7 +26,7 @@ from tpu_input.command_line.cores import num_cores
 def test_processes_give_the_same_bytes_as_beam(few_digits, tmp_path):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     convert(options(few_digits, tmp_path / "a"), local())
-    convert(options(few_digits, tmp_path / "b"), local(), num_processes=3)
+    convert(options(few_digits, tmp_path / "b"), num_processes=3)
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
@@ -76,7 +77,7 @@ def most_processes(source: Path, output: Path, *flags: str) -> int:
     return max(seen)
 
 
-@pytest.mark.parametrize("number", [-1, 1.5, "2", True])
+@pytest.mark.parametrize("number", [-1, 0, 1.5, "2", True])
 def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, number):
     with pytest.raises(ValueError, match="num_processes must be "):
         convert(options(few_digits, tmp_path / "out"), num_processes=number)
@@ -85,7 +86,7 @@ def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, n
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeypatch, num_threads):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     check_shard, threads = shard_checking.check_shard, set()
 
     def slowly(*args):
@@ -98,14 +99,8 @@ def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeyp
     assert len(threads) == num_threads
 
 
-def test_a_dataset_is_verified_and_repaired_by_processes_as_by_one_thread(few_digits, tmp_path, monkeypatch):
-    convert(options(few_digits, tmp_path / "out"), local())
-    before = files(tmp_path / "out")
-    shards = sorted((tmp_path / "out").glob("*.tfrecord"))
-    shards[0].write_bytes(shards[0].read_bytes()[:-1])
-    shards[-1].write_bytes(b"noise")
-    by_thread = verify(str(tmp_path / "out"), num_threads=1)
-    monkeypatch.setattr(executors, "_FEW_IMAGES", 1)  # so that there are enough for processes
+def sizes_of_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list to which each pool of processes adds its number of processes."""
     sizes: list[int] = []
 
     class Recorded(executors.Processes):
@@ -114,6 +109,31 @@ def test_a_dataset_is_verified_and_repaired_by_processes_as_by_one_thread(few_di
             super().__init__(num_processes, names)
 
     monkeypatch.setattr(executors, "Processes", Recorded)
+    return sizes
+
+
+@pytest.mark.parametrize("changes", [{"dedup": "exact"}, {"dedup": "near"}, {"group_by": NEAR_DUPLICATES}], ids=str)
+def test_copies_are_found_by_processes_as_by_one_thread(few_digits, tmp_path, monkeypatch, changes):
+    for name in ("copy", "other copy"):
+        (few_digits / "0" / f"{name}.jpg").write_bytes((few_digits / "0" / "0000.jpg").read_bytes())
+    monkeypatch.setattr("beam_pipelines.conversion.planning.make_plan._ROWS_READ", 10)
+    convert(options(few_digits, tmp_path / "a", **changes), num_processes=1)
+    monkeypatch.setattr(executors, "_FEW_IMAGES", 1)  # so that there are enough for processes
+    sizes = sizes_of_pools(monkeypatch)
+    convert(options(few_digits, tmp_path / "b", **changes), num_processes=3)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert sizes == [3, 3]  # one pool plans, the other one writes
+
+
+def test_a_dataset_is_verified_and_repaired_by_processes_as_by_one_thread(few_digits, tmp_path, monkeypatch):
+    convert(options(few_digits, tmp_path / "out"))
+    before = files(tmp_path / "out")
+    shards = sorted((tmp_path / "out").glob("*.tfrecord"))
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+    shards[-1].write_bytes(b"noise")
+    by_thread = verify(str(tmp_path / "out"), num_threads=1)
+    monkeypatch.setattr(executors, "_FEW_IMAGES", 1)  # so that there are enough for processes
+    sizes = sizes_of_pools(monkeypatch)
     findings = verify(str(tmp_path / "out"), num_threads=2)
     assert findings == by_thread
     assert findings.damaged == [shards[0].name, shards[-1].name]
@@ -123,7 +143,7 @@ def test_a_dataset_is_verified_and_repaired_by_processes_as_by_one_thread(few_di
 
 
 def test_a_dataset_is_verified_and_repaired_by_one_thread_as_by_many(few_digits, tmp_path, capsys):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     before = files(tmp_path / "out")
     shard = min((tmp_path / "out").glob("*.tfrecord"))
     shard.write_bytes(shard.read_bytes()[:-1])

@@ -31,7 +31,7 @@ from tpu_input.dataset_format.lengths import parse_lengths, write_lengths
 
 @pytest.mark.parametrize("damage", ["shard", "index", "both"])
 def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_path, damage):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before = files(tmp_path / "out")
     shard = manifest.split("train").shards[1].name
     if damage != "index":
@@ -40,13 +40,13 @@ def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_pat
         (tmp_path / "out" / "index" / shard.replace(".tfrecord", ".parquet")).unlink()
     findings = verify(manifest.path)
     assert findings.damaged == [shard]
-    assert repair(findings, local()) == [shard]
+    assert repair(findings) == [shard]
     assert files(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "of other records", "with a shard"])
 def test_repair_writes_the_lengths_again_without_the_sources(few_digits, tmp_path, damage, capsys):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, path = files(tmp_path / "out"), tmp_path / "out" / "lengths.parquet"
     lengths = parse_lengths(path.read_bytes()).by_shard()
     if damage == "missing":
@@ -67,7 +67,7 @@ def test_repair_writes_the_lengths_again_without_the_sources(few_digits, tmp_pat
 
 def test_a_repaired_shard_has_the_right_lengths_again(few_digits, tmp_path):
     """The lengths of a damaged shard cannot be compared; they are written again with it."""
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, path = files(tmp_path / "out"), tmp_path / "out" / "lengths.parquet"
     shard = manifest.split("train").shards[0].name
     lengths = parse_lengths(path.read_bytes()).by_shard()
@@ -76,12 +76,12 @@ def test_a_repaired_shard_has_the_right_lengths_again(few_digits, tmp_path):
     (tmp_path / "out" / shard).write_bytes(b"noise")
     findings = verify(manifest.path)
     assert (findings.damaged, findings.lengths_damaged) == ([shard], False)
-    assert repair(findings, local()) == [shard]
+    assert repair(findings) == [shard]
     assert files(tmp_path / "out") == before
 
 
 def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(few_digits, tmp_path, capsys):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     path = tmp_path / "out" / manifest.split("train").shards[0].name
     data = bytearray(path.read_bytes())
     data[-100] ^= 0xFF
@@ -101,7 +101,7 @@ def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(fe
 
 
 def test_the_command_repair_finds_damage_and_mends_it_and_verify_only_finds_it(few_digits, tmp_path, capsys):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[0].name
     (tmp_path / "out" / shard).write_bytes(b"noise")
     assert beam_pipelines.__main__.main(["verify", manifest.path]) == 1
@@ -125,7 +125,7 @@ RUNNERS = pytest.mark.parametrize("beam_options", [None, local()], ids=["here", 
 @RUNNERS
 @pytest.mark.parametrize("damage", ["shard", "index"])
 def test_a_shard_is_repaired_without_other_inputs_and_other_shards(few_digits, tmp_path, damage, beam_options):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
     kept = {row.uri for row in rows_of(tmp_path / "out", shard)}
     index = shard.replace(".tfrecord", ".parquet")
@@ -144,7 +144,7 @@ def test_a_shard_is_repaired_without_other_inputs_and_other_shards(few_digits, t
 
 
 def test_the_command_repairs_one_shard_and_opens_no_file_of_another(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
     own = {row.uri for row in rows_of(tmp_path / "out", shard)}
     (tmp_path / "out" / shard).write_bytes(b"noise")
@@ -175,7 +175,7 @@ def test_a_shard_of_an_archive_or_a_list_is_repaired_from_what_its_index_names(f
         source = tmp_path / "lists" / "few.csv"
         lines = [f"../few/{path.relative_to(few_digits)},{path.parent.name}" for path in few_digits.rglob("*.*")]
         source.write_text("image,label\n" + "\n".join(lines) + "\n")
-    manifest, *_ = convert(options(source, tmp_path / "out"), local())
+    manifest, *_ = convert(options(source, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
     (tmp_path / "out" / shard).unlink()
     findings = verify(manifest.path)
@@ -193,7 +193,7 @@ def test_a_shard_of_an_archive_or_a_list_is_repaired_from_what_its_index_names(f
 def test_inputs_of_a_damaged_shard_that_have_changed_are_named_and_nothing_is_changed(
     few_digits, tmp_path, change, beam_options
 ):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     shard = manifest.split("train").shards[1].name
     row = rows_of(tmp_path / "out", shard)[0]
     (tmp_path / "out" / shard).write_bytes(b"noise")
@@ -211,7 +211,7 @@ def test_inputs_of_a_damaged_shard_that_have_changed_are_named_and_nothing_is_ch
 
 
 def test_a_changed_input_of_another_shard_is_no_matter(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     one, other = (shard.name for shard in manifest.split("train").shards[:2])
     before = files(tmp_path / "out")
     write_other_image(rows_of(tmp_path / "out", other)[0].uri)
@@ -221,19 +221,19 @@ def test_a_changed_input_of_another_shard_is_no_matter(few_digits, tmp_path):
 
 
 def test_repair_of_sources_that_have_changed_is_refused_if_the_index_is_lost_too(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     shard = manifest.split("train").shards[1].name
     (tmp_path / "out" / shard).write_bytes(b"noise")
     (tmp_path / "out" / "index" / shard.replace(".tfrecord", ".parquet")).unlink()
     before = files(tmp_path / "out")
     write_other_image(str(next((few_digits / "0").iterdir())))
     with pytest.raises(ValueError, match="no longer contain the inputs that"):
-        repair(verify(manifest.path), local())
+        repair(verify(manifest.path))
     assert files(tmp_path / "out") == before
 
 
 def test_an_index_that_names_a_file_outside_the_sources_is_not_followed(few_digits, tmp_path, capsys):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     shard = manifest.split("train").shards[1].name
     rows = rows_of(tmp_path / "out", shard)
     (tmp_path / "out" / shard).write_bytes(b"noise")
@@ -247,7 +247,7 @@ def test_an_index_that_names_a_file_outside_the_sources_is_not_followed(few_digi
 
 def test_what_a_repair_that_was_killed_has_left_is_not_taken_for_the_shard(few_digits, tmp_path):
     """A receipt of a shard that is in its place, where it was damaged since."""
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1]
     folder = WorkingFolder(manifest.path, manifest.fingerprint[:16])
     folder.write_receipt(Receipt(shard.name, shard.num_examples, shard.num_bytes, shard.sha256, attempt=32 * "0"))
@@ -257,7 +257,7 @@ def test_what_a_repair_that_was_killed_has_left_is_not_taken_for_the_shard(few_d
 
 
 def test_the_command_repairs_on_workers_too(few_digits, tmp_path, capsys):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
     (tmp_path / "out" / shard).write_bytes(b"noise")
     code, out, _ = run(
@@ -269,7 +269,7 @@ def test_the_command_repairs_on_workers_too(few_digits, tmp_path, capsys):
 
 
 def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_changes(few_digits, tmp_path):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     path = tmp_path / "out" / "manifest.json"
     fields = json.loads(path.read_text())
     fields["classes"][-1] = "somebody else's"
@@ -277,12 +277,12 @@ def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_ch
     (tmp_path / "out" / manifest.split("train").shards[1].name).write_bytes(b"noise")
     before = files(tmp_path / "out")
     with pytest.raises(ValueError, match=r"or manifest\.json has other classes or options than the conversion"):
-        repair(verify(manifest.path), local())
+        repair(verify(manifest.path))
     assert files(tmp_path / "out") == before
 
 
 def test_a_repair_leaves_what_an_unfinished_replacement_has_written(few_digits, tmp_path, monkeypatch):
-    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"))
 
     def fail(*_: object) -> None:
         raise OSError("the disk is full")
@@ -291,11 +291,11 @@ def test_a_repair_leaves_what_an_unfinished_replacement_has_written(few_digits, 
     with monkeypatch.context() as failing:
         failing.setattr(convert_module, "commit", fail)
         with pytest.raises(OSError, match="the disk is full"):
-            convert(replacement, local())
+            convert(replacement)
     (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
     repair(verify(str(tmp_path / "out")))
     assert verify(str(tmp_path / "out")).problems == []
-    replaced, is_new, num_resumed, *_ = convert(replacement, local())
+    replaced, is_new, num_resumed, *_ = convert(replacement)
     assert is_new
     assert num_resumed == sum(len(split.shards) for split in replaced.splits.values())
     assert not (tmp_path / "out" / ".jpeg2tpu").exists()

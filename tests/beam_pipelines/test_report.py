@@ -33,7 +33,6 @@ from beam_pipelines.report.rejections import MAX_SHOWN
 from beam_pipelines.report.summary import command_of
 from beam_pipelines.report.thumbnails import thumbnail
 from beam_pipelines.verify import verify
-from support.conversion import local
 from support.nasty import EVIL_CLASS, SCRIPT, encoded, write
 from tpu_input import Manifest
 from tpu_input.dataset_format.index import read_index, write_index
@@ -136,7 +135,7 @@ def test_look_alikes_across_splits_and_labels_come_first(nasty, page):
 
 def test_identical_files_are_told_as_such(few_digits, tmp_path):
     shutil.copy(few_digits / "0" / "0000.jpg", few_digits / "1" / "copy.jpg")
-    convert(ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out")), local())
+    convert(ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out")))
     text = text_of(Path(write_report(str(tmp_path / "out"))).read_text())
     assert "different labels: 0, 1 2 images with the same bytes" in text
     assert "--dedup=exact keeps one of the images with the same source bytes" in text
@@ -202,7 +201,7 @@ def test_of_a_thousand_classes_the_extremes_are_shown(tmp_path):
                 tmp_path / "in" / f"n{label:04d}" / f"{number}.jpg",
                 encoded(Image.new("L", (8 + label % 90, 16), label % 256)),
             )
-    convert(ConvertOptions((Source(str(tmp_path / "in")),), str(tmp_path / "out"), shard_bytes=50_000), local())
+    convert(ConvertOptions((Source(str(tmp_path / "in")),), str(tmp_path / "out"), shard_bytes=50_000))
     page = Path(write_report(str(tmp_path / "out"))).read_text()
     text = text_of(page)
     assert "The 25 largest and the 25 smallest of 1,000 classes." in text
@@ -216,7 +215,7 @@ def test_of_a_thousand_classes_the_extremes_are_shown(tmp_path):
 
 def test_two_classes_without_a_flaw(few_digits, tmp_path):
     shutil.rmtree(few_digits / "2")
-    convert(ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 1.0),)), local())
+    convert(ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 1.0),)))
     text = text_of(Path(write_report(str(tmp_path / "out"))).read_text())
     assert "24 inputs = 24 records + 0 rejected" in text
     assert "The shorter side of every image is 32 pixels." in text

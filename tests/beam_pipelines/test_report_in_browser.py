@@ -18,7 +18,6 @@ from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.report import thumbnails
 from beam_pipelines.report.page import write_report
 from support.browser import Page, browse, find_chromium
-from support.conversion import local
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium: apt-get install chromium")
 ROOT = Path(__file__).parents[2]
@@ -116,7 +115,7 @@ def test_a_class_that_is_not_in_the_chart_is_found(browser, tmp_path):
         folder.mkdir(parents=True)
         Image.new("L", (16, 16), 4 * label).save(folder / "1.jpg")
     splits = (("train", 1.0),)
-    convert(ConvertOptions((Source(str(tmp_path / "in")),), str(tmp_path / "out"), splits=splits), local())
+    convert(ConvertOptions((Source(str(tmp_path / "in")),), str(tmp_path / "out"), splits=splits))
     browser.open(Path(write_report(str(tmp_path / "out"))))
     assert visible(browser, "tr[data-kind=class]") == 50
     assert search(browser, "n30") == "1 class, 0 groups of look-alikes"
@@ -223,7 +222,7 @@ def test_sources_are_shown_beside_what_is_stored(browser, tmp_path):
             (tmp_path / "in" / name / f"{number}.jpg").write_bytes(buffer.getvalue())
     images = ImageOptions(resize_shorter=150)
     options = ConvertOptions((Source(str(tmp_path / "in")),), str(tmp_path / "out"), images=images)
-    convert(options, local())
+    convert(options)
     browser.open(Path(write_report(str(tmp_path / "out"))))
     charts = browser.evaluate(
         "[...document.querySelectorAll('#sizes .chart')].map(chart => [chart.querySelector('.title').textContent,"

@@ -13,7 +13,7 @@ from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.runners.executors import Inline
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import options
 from support.folders import files
 
 
@@ -21,9 +21,9 @@ from support.folders import files
 def planned(few_digits, tmp_path):
     """Options, working folder and shard names of a planned conversion, and the files that it has to end with."""
     (few_digits / "0" / "page.jpg").write_text("<html>")
-    convert(options(few_digits, tmp_path / "once"), local())
+    convert(options(few_digits, tmp_path / "once"))
     opts = options(few_digits, tmp_path / "out")
-    plan = make_plan(opts, local())
+    plan = make_plan(opts)
     folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     return opts, folder, [name for names in plan.shards.values() for name in names], files(tmp_path / "once")
@@ -31,10 +31,10 @@ def planned(few_digits, tmp_path):
 
 def test_planning_and_shards_that_are_run_twice_end_with_the_same_files(planned, tmp_path):
     opts, folder, shards, expected = planned
-    make_plan(opts, local())
+    make_plan(opts)
     for shard in [*shards, *shards]:
         write_planned(shard, folder, opts, Inline(), lambda *_: None)
-    convert(opts, local())
+    convert(opts)
     assert files(tmp_path / "out") == expected
 
 
@@ -48,7 +48,7 @@ def test_a_shard_that_two_workers_write_record_by_record_at_the_same_time_is_who
                 for _ in range(2)
             ]
         assert [each.result() is None for each in tries].count(True) == 1  # the other's receipt counts
-    convert(opts, local())
+    convert(opts)
     assert files(tmp_path / "out") == expected
 
 
@@ -63,7 +63,7 @@ def test_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(
 @pytest.mark.cloud
 def test_in_a_bucket_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(cloud, few_digits):
     opts = options(few_digits, f"{cloud.make_bucket()}/out")
-    plan = make_plan(opts, local())
+    plan = make_plan(opts)
     folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     late = overtaken(opts, folder, plan.shards["train"][0])
@@ -82,14 +82,14 @@ def overtaken(opts, folder: WorkingFolder, shard: str) -> BaseException | None:
     with ThreadPoolExecutor(1) as workers:
         late = workers.submit(write_planned, shard, folder, opts, Inline(), wait)
         assert begun.wait(60)
-        convert(opts, local())
+        convert(opts)
         committed.set()
         return late.exception()
 
 
 def test_a_worker_that_begins_after_the_commit_writes_nothing(planned, tmp_path):
     opts, folder, shards, expected = planned
-    convert(opts, local())
+    convert(opts)
     with pytest.raises(FileNotFoundError):  # which no engine waits for any more
         write_planned(shards[0], folder, opts, Inline(), lambda *_: None)
     assert files(tmp_path / "out") == expected

@@ -22,7 +22,7 @@ from beam_pipelines.__main__ import main as beam_pipelines_main
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.convert import convert
 from estimator_app.__main__ import main as estimator_app_main
-from support.conversion import local, options
+from support.conversion import options
 from support.folders import files
 from support.nasty import encoded
 from tpu_input import Manifest, RecordSource, manifest_from_shards, read_manifest
@@ -172,7 +172,7 @@ def test_files_of_others_among_the_working_files_stay(few_digits, tmp_path, caps
     for flags in ([], ["--overwrite"]):
         refused(capsys, beam_pipelines_main, "convert", f"--input={few_digits}", f"--output={output}", *flags)
         assert files(output) == before
-    convert(options(few_digits, tmp_path / "other"), local())
+    convert(options(few_digits, tmp_path / "other"))
     shutil.copytree(output / ".jpeg2tpu", tmp_path / "other" / ".jpeg2tpu")
     before = files(tmp_path / "other")
     for flags in ([], ["--overwrite", "--seed=1"]):
@@ -274,7 +274,7 @@ def test_a_report_reads_nothing_outside_the_dataset_but_below_the_sources_that_a
             (tmp_path / "in" / label / f"{number}.jpg").write_bytes(encoded(Image.new("RGB", (32, 32), color)))
     (tmp_path / "in" / "stray.jpg").write_bytes(encoded(Image.new("RGB", (64, 48))))
     dataset = tmp_path / "out"
-    convert(options(tmp_path / "in", dataset, max_rejected=1.0), local())
+    convert(options(tmp_path / "in", dataset, max_rejected=1.0))
     report = ("report", str(dataset))
     assert beam_pipelines_main([*report]) == 0
     assert pictures(dataset / "report.html") == 0

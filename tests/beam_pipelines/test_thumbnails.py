@@ -16,7 +16,6 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import thumbnails
 from beam_pipelines.report.rejections import _spread, read_rejected
 from beam_pipelines.report.thumbnails import thumbnail
-from support.conversion import local
 from support.nasty import encoded
 
 
@@ -92,7 +91,7 @@ def test_rejected_members_of_an_archive_are_shown(few_digits, tmp_path):
     with tarfile.open(tmp_path / "digits.tar", "w") as archive:
         archive.add(few_digits, ".")
     options = ConvertOptions((Source(str(tmp_path / "digits.tar")),), str(tmp_path / "out"), max_rejected=1.0)
-    manifest, *_ = convert(options, local())
+    manifest, *_ = convert(options)
     assert manifest.num_rejected == {"empty": 1, "truncated": 1}
     shown = {each.code: each.examples for each in read_rejected(manifest, [str(tmp_path / "digits.tar")])}
     ((line, picture),) = shown["truncated"]

@@ -135,7 +135,7 @@ def test_images_that_pass_unchanged_give_the_shards_of_the_command(few_digits, t
     (few_digits / "1" / "page.jpg").write_text("<html>")
     Image.open(next(few_digits.rglob("2/*.jpg"))).save(few_digits / "2" / "other.png")
     (done,) = run(few_digits, tmp_path / "out")
-    manifest, *_ = convert(options(few_digits, tmp_path / "whole"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "whole"))
     assert done == bp.WrittenDataset(str(tmp_path / "out"), done.fingerprint, 37, 39, is_new=True)
     assert manifest.num_rejected == verify(str(tmp_path / "out")).manifest.num_rejected
     assert written(tmp_path / "out") == written(tmp_path / "whole")
@@ -146,7 +146,7 @@ def test_images_that_pass_unchanged_give_the_shards_of_the_command(few_digits, t
 
 def test_shards_are_those_of_the_command_byte_for_byte_where_all_are_jpegs(few_digits, tmp_path):
     run(few_digits, tmp_path / "out")
-    convert(options(few_digits, tmp_path / "whole"), local())
+    convert(options(few_digits, tmp_path / "whole"))
     shards = {name: digest for name, digest in files(tmp_path / "whole").items() if name.endswith(".tfrecord")}
     assert len(shards) > 3
     assert {name: each for name, each in files(tmp_path / "out").items() if name.endswith(".tfrecord")} == shards
@@ -156,7 +156,7 @@ def test_files_that_are_not_read_in_the_pipeline_give_the_dataset_of_the_command
     with beam.Pipeline(options=local()) as pipeline:
         inputs, _ = pipeline | bp.ListInputs(bp.Source(str(few_digits)))
         inputs | bp.WriteDataset(str(tmp_path / "out"), shard_bytes=10_000)
-    convert(options(few_digits, tmp_path / "whole"), local())
+    convert(options(few_digits, tmp_path / "whole"))
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "whole")]
     assert [len(manifest.pop("sources")) for manifest in manifests] == [0, 1]
     assert manifests[0] == manifests[1]
@@ -349,7 +349,7 @@ def test_a_run_that_failed_leaves_nothing_that_globs_match_and_another_completes
 
 
 def test_another_dataset_is_refused_and_with_overwrite_replaced(few_digits, tmp_path):
-    convert(options(few_digits, tmp_path / "out"), local())
+    convert(options(few_digits, tmp_path / "out"))
     before = files(tmp_path / "out")
     rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(40)]
     with pytest.raises(Exception, match="holds another dataset"):

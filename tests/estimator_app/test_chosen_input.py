@@ -17,7 +17,6 @@ from estimator_app.saved_model.find import read_origin
 from estimator_app.train import run as run_training
 from support.app_commands import run
 from support.app_fixtures import OPTIONS, keras_warns
-from support.conversion import local
 from tpu_input import InputConfig
 from tpu_input.pipeline.images import decode_for_training
 
@@ -35,7 +34,7 @@ def make_dataset(folder, sizes, train=15):
             width, height = sizes[number % len(sizes)]
             coarse = Image.fromarray(random.integers(0, 256, [4, 4, 3], np.uint8))
             coarse.resize((width, height), Image.Resampling.BICUBIC).save(path, quality=90)
-    manifest, *_ = convert(ConvertOptions((Source(str(folder / "images")),), str(folder / "dataset")), local())
+    manifest, *_ = convert(ConvertOptions((Source(str(folder / "images")),), str(folder / "dataset")))
     return manifest
 
 

@@ -19,7 +19,6 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.train import run
 from estimator_app.trainers.registry import find_trainer
 from support.app_fixtures import configured, keras_warns
-from support.conversion import local
 from support.trainers import HERE
 from tpu_input import read_manifest
 
@@ -46,7 +45,7 @@ sys.exit(main(sys.argv[1:]))
 
 def converted(digits, output: Path, classes: tuple[str, ...]) -> None:
     options = ConvertOptions((Source(str(digits)),), str(output), labels=classes, shard_bytes=200_000, overwrite=True)
-    convert(options, local())
+    convert(options)
 
 
 @pytest.mark.parametrize("kind", HERE)
@@ -129,7 +128,7 @@ def test_a_run_goes_on_with_the_version_that_it_began_with(digits, tmp_path, cap
         for path in sorted((digits / label).iterdir())[:40]:
             (tmp_path / "in" / label / path.name).write_bytes(path.read_bytes())
     options = ConvertOptions((Source(f"{tmp_path}/in"),), f"{tmp_path}/dataset")
-    convert(options, local())
+    convert(options)
     flags = ("--image_size=16", "--train_batch_size=16", "--steps_per_eval=2", "--trainer=tf_distribute")
     train = ("train", f"--dataset={tmp_path}/dataset", *flags, "--decay_steps=4")
     assert main([*train, f"--model_dir={tmp_path}/whole", "--train_steps=4"]) == 0
@@ -137,7 +136,7 @@ def test_a_run_goes_on_with_the_version_that_it_began_with(digits, tmp_path, cap
     for label in "012":
         for path in sorted((digits / label).iterdir())[40:80]:
             (tmp_path / "in" / label / path.name).write_bytes(path.read_bytes())
-    assert convert(dataclasses.replace(options, extend=True), local()).manifest.version == 2
+    assert convert(dataclasses.replace(options, extend=True)).manifest.version == 2
     capsys.readouterr()
     assert main([*train, f"--model_dir={tmp_path}/model", "--train_steps=4"]) == 0
     assert "the run continues with version 1 of 2" in capsys.readouterr().out

@@ -39,6 +39,7 @@ from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_r
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import find_files, list_below, list_part
 from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, of_size
+from tpu_input.command_line.cores import num_cores
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
 
@@ -371,7 +372,7 @@ def reject_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
         return batches
     if options.dedup == "near":
         look_alikes = batches | "Look-alikes to reject" >> FindLookAlikes(options)
-        keyed = batches | "Key by look" >> _in_parts(_key_by_look, AsSingleton(look_alikes))
+        keyed = batches | "Key by look" >> _in_parts(duplicates.key_by_look, AsSingleton(look_alikes))
     else:
         spread = batches | "Spread content" >> beam.Reshuffle()  # or else those who list a folder read it, too
         keyed = spread | "Key by content" >> _in_parts(functools.partial(_key_by_content, options=options))
@@ -383,12 +384,9 @@ def reject_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
     return remaining
 
 
-def _key_by_look(batch: Batch, firsts: dict[str, str]) -> Numbered:
-    return by_hash(*duplicates.key_by_look(batch.rows(), firsts))
-
-
 def _key_by_content(batch: Batch, options: ConvertOptions) -> Numbered:
-    return by_hash(*duplicates.key_by_content(batch.rows(), options))
+    phases.count_units("hashing", batch.num_rows)
+    return duplicates.key_by_content(batch, options)
 
 
 def _keep_first(part: tuple[int, Iterable[bytes]], options: ConvertOptions) -> Iterator[Batch]:
@@ -410,7 +408,8 @@ def _group_by_look(batch: Batch, firsts: dict[str, str]) -> Batch:
 
 
 def _pictures(batch: Batch, options: ConvertOptions) -> Iterator[duplicates.LookAlike]:
-    return duplicates.pictures(batch.rows(), options)
+    phases.count_units("hashing", batch.num_rows)
+    yield from duplicates.pictures(batch, options, num_cores())
 
 
 class FindLookAlikes(beam.PTransform):  # type: ignore[type-arg]

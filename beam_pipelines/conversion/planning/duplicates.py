@@ -1,7 +1,7 @@
 """Images with the same content, and images that look alike: which of them stay, and which share a split.
 
-    [Row] ──read──▶ (SHA-256, Row) ──group──▶ keep_first      --dedup=exact
-    [Row] ──decode──▶ LookAlike ──compare all──▶ {key: key of the first of its group}      --dedup=near, --group_by
+    Batch ──read──▶ rows by SHA-256 ──group──▶ keep_first      --dedup=exact
+    Batch ──decode──▶ LookAlike ──compare all──▶ {key: key of the first of its group}      --dedup=near, --group_by
 
 The first in the order of the dataset is kept; the others, and all that occur under two labels, are rejected, so that no
 content is in two splits.
@@ -14,25 +14,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from beam_pipelines.conversion.plan import in_order
+from beam_pipelines.conversion.planning.row_batches import Numbered, by_hash
 from beam_pipelines.images import near_duplicates
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import map_images, read_rows
-from beam_pipelines.sources.rows import Row, locate
-from tpu_input.command_line.cores import num_cores
+from beam_pipelines.sources.row_columns import Batch, locate_rows
+from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format.split_names import keeping_rank
 from tpu_input.stored_images.check import Rejected
 
 
-def key_by_content(rows: list[Row], options: ConvertOptions) -> tuple[list[Row], list[str]]:
-    """Returns located rows, and the SHA-256 of the file of each."""
+def key_by_content(batch: Batch, options: ConvertOptions) -> Numbered:
+    """Returns located rows by the SHA-256 of their files."""
     located, keys = list[Row](), list[str]()
-    for row, data in read_rows([locate(row, options) for row in rows]):
+    for row, data in read_rows(locate_rows(batch, options).rows()):
         located.append(row)
         # An unreadable file is rejected later, when shards are written; its key serves as a hash of its own until then.
         keys.append(row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest())
-    phases.advance("hashing", len(rows))
-    return located, keys
+    return by_hash(located, keys)
 
 
 class LookAlike(NamedTuple):
@@ -43,13 +42,15 @@ class LookAlike(NamedTuple):
     picture: near_duplicates.Picture
 
 
-def pictures(rows: list[Row], options: ConvertOptions) -> Iterator[LookAlike]:
-    """Yields what is compared of the images that can be decoded, 1.2 kB each."""
-    located = [locate(row, options) for row in rows if not row.reason]
-    for row, picture in map_images(located, lambda _row, data: near_duplicates.picture(data), num_cores()):
-        if isinstance(picture, near_duplicates.Picture):
-            yield LookAlike(in_order(row, options.seed)[:2], row.key, picture)
-    phases.advance("hashing", len(rows))
+def pictures(batch: Batch, options: ConvertOptions, num_decoders: int = 1) -> list[LookAlike]:
+    """Returns what is compared of the images that can be decoded, 1.2 kB each; decodes with this number of threads."""
+    located = [row for row in locate_rows(batch, options).rows() if not row.reason]
+    decoded = map_images(located, lambda _row, data: near_duplicates.picture(data), num_decoders)
+    return [
+        LookAlike(in_order(row, options.seed)[:2], row.key, picture)
+        for row, picture in decoded
+        if isinstance(picture, near_duplicates.Picture)
+    ]
 
 
 def first_by_key(images: list[LookAlike]) -> dict[str, str]:
@@ -59,9 +60,9 @@ def first_by_key(images: list[LookAlike]) -> dict[str, str]:
     return {images[number].key: images[group[0]].key for group in groups for number in group}
 
 
-def key_by_look(rows: list[Row], firsts: Mapping[str, str]) -> tuple[list[Row], list[str]]:
-    """Returns the rows, and for each the key of the first image that it looks like."""
-    return rows, [firsts.get(row.key, row.key) for row in rows]
+def key_by_look(batch: Batch, firsts: Mapping[str, str]) -> Numbered:
+    """Returns rows by the key of the first image that they look like."""
+    return by_hash(batch.rows(), [firsts.get(key, key) for key in batch.column("key")])
 
 
 def group_by_look(rows: list[Row], firsts: Mapping[str, str]) -> list[Row]:

@@ -13,8 +13,8 @@ import functools
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
@@ -27,30 +27,38 @@ from beam_pipelines.conversion.planning.row_batches import Numbered, RowStore, b
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
+from beam_pipelines.runners.executors import is_much_work, local_executor
 from beam_pipelines.sources.folders import FolderSurvey, Layout, label_rows, read_folders
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import find_files, list_below
-from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, of_size
+from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batched, batches_of, locate_rows, of_size
 from beam_pipelines.sources.rows import Row
+from tpu_input.command_line.cores import num_cores
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 Batches = Iterable[Batch]
+_Result = TypeVar("_Result")
+_ROWS_READ = 64  # rows whose files a thread or process reads at a time
 
 
-def make_plan(options: ConvertOptions, beam_options: PipelineOptions | None = None) -> Plan:
+def make_plan(
+    options: ConvertOptions, beam_options: PipelineOptions | None = None, num_workers: int | None = None
+) -> Plan:
     """Returns the plan of a conversion, with the rows of each shard written to its working folder.
 
     Args:
       options: Options of the conversion.
       beam_options: The Beam runner that plans, and its options; None to plan in this process, without Beam.
+      num_workers: Without beam_options, the maximum number of processes or threads that read files; None means one for
+        each core.
 
     Raises:
       ValueError: The inputs cannot be read as what they are, or have no plan.
     """
     if not beam_options:
-        return _plan_here(options)
+        return _plan_here(options, num_workers or num_cores())
     from beam_pipelines.conversion.planning.beam_steps import build_planning
     from beam_pipelines.runners import execution
 
@@ -62,7 +70,7 @@ def make_plan(options: ConvertOptions, beam_options: PipelineOptions | None = No
     return plan
 
 
-def _plan_here(options: ConvertOptions) -> Plan:
+def _plan_here(options: ConvertOptions, num_workers: int) -> Plan:
     survey, samples, listed = FolderSurvey(options), Samples(options.seed), RowStore()
     folders = survey.create_accumulator()
     for batch in map(functools.partial(with_positions, seed=options.seed), _listed(options)):
@@ -75,10 +83,11 @@ def _plan_here(options: ConvertOptions) -> Plan:
     if options.parent:
         labelled, layout = _changed(RowStore(labelled), layout, options)
     if split_choice.depends_on_labels(options):
-        sized = _sized(_split(labelled, options), options)
+        sized = _sized(_split(labelled, options, num_workers), options)
     else:
         ratios = {name: measure(rows, options) for name, rows in samples.by_kind().items()}
-        sized = _without_duplicates((size_rows(batch, ratios, options) for batch in labelled), options)
+        sized = (size_rows(batch, ratios, options) for batch in labelled)
+        sized = _without_duplicates(sized, options, num_workers)
     return _cut(sized, range_bits(listed.num_rows), layout, options)
 
 
@@ -105,16 +114,16 @@ def _changed(labelled: RowStore, layout: Layout, options: ConvertOptions) -> tup
     return new, extension.tell_changes(layout, changes, options)
 
 
-def _split(labelled: Batches, options: ConvertOptions) -> Batches:
+def _split(labelled: Batches, options: ConvertOptions, num_workers: int) -> Batches:
     """Returns labeled rows with their splits, if these depend on other rows."""
     batches = labelled
     if options.group_by == NEAR_DUPLICATES:
         store = RowStore(batches)
-        firsts = _look_alikes(store, options)
+        firsts = _look_alikes(store, options, num_workers)
         batches = (batch.map_rows(duplicates.group_by_look, firsts) for batch in store.taken())
     if options.group_by:  # a folder of a split names the split of its images, so that groups are after it
         batches = _groups_together(batches)
-    batches = _without_duplicates(batches, options)
+    batches = _without_duplicates(batches, options, num_workers)
     if not split_choice.depends_on_others(options):
         return batches
     store, counts, points = RowStore(), Counter[str](), dict[split_choice.SplitClass, list[float]]()
@@ -161,21 +170,40 @@ def _groups(parts: dict[int, list[bytes]]) -> Iterator[tuple[str, list[Row]]]:
         yield from groups_of(parts.popitem()[1])
 
 
-def _without_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
+def _without_duplicates(batches: Batches, options: ConvertOptions, num_workers: int) -> Batches:
     """Returns rows, with those rejected whose images are to occur once, and do already."""
     if options.dedup == "none":
         return batches
     if options.dedup == "near":
         store = RowStore(batches)
-        firsts = _look_alikes(store, options)
-        parts = in_parts(by_hash(*duplicates.key_by_look(batch.rows(), firsts)) for batch in store.taken())
+        firsts = _look_alikes(store, options, num_workers)
+        parts = in_parts(duplicates.key_by_look(batch, firsts) for batch in store.taken())
     else:
-        parts = in_parts(by_hash(*duplicates.key_by_content(batch.rows(), options)) for batch in batches)
+        parts = in_parts(_read(duplicates.key_by_content, RowStore(batches), options, num_workers))
     return batches_of(row for _, same in _groups(parts) for row in duplicates.keep_first(same, options))
 
 
-def _look_alikes(batches: Batches, options: ConvertOptions) -> dict[str, str]:
-    return duplicates.first_by_key([image for batch in batches for image in duplicates.pictures(batch.rows(), options)])
+def _look_alikes(store: RowStore, options: ConvertOptions, num_workers: int) -> dict[str, str]:
+    images = itertools.chain.from_iterable(_read(duplicates.pictures, store, options, num_workers))
+    return duplicates.first_by_key(list(images))
+
+
+def _read(
+    function: Callable[[Batch, ConvertOptions], _Result], store: RowStore, options: ConvertOptions, num_workers: int
+) -> Iterator[_Result]:
+    """Yields function(batch, options), which reads the files of a batch, in threads or processes of this machine."""
+    is_much = is_much_work(store.num_rows, store.num_bytes)
+    units = (batch.take(numbers) for batch in store for numbers in batched(range(batch.num_rows), _ROWS_READ))
+    with local_executor(num_workers, is_much, duplicates.__name__) as executor:
+        for num_rows, result in executor.map_units(functools.partial(_counting, function, options), units):
+            phases.advance("hashing", num_rows)
+            yield result
+
+
+def _counting(
+    function: Callable[[Batch, ConvertOptions], _Result], options: ConvertOptions, batch: Batch
+) -> tuple[int, _Result]:
+    return batch.num_rows, function(batch, options)
 
 
 def _cut(sized: Batches, bits: int, layout: Layout, options: ConvertOptions) -> Plan:

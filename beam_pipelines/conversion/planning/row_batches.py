@@ -25,18 +25,20 @@ class RowStore:
 
     Attributes:
       num_rows: Number of rows that were added.
+      num_bytes: Size of their images in storage.
     """
 
     def __init__(self, batches: Iterable[Batch] = ()) -> None:
         """Keeps these batches."""
         self._packed: collections.deque[bytes] = collections.deque()
-        self.num_rows = 0
+        self.num_rows, self.num_bytes = 0, 0
         for batch in batches:
             self.add(batch)
 
     def add(self, batch: Batch) -> None:
         self._packed.append(batch.pack())
         self.num_rows += batch.num_rows
+        self.num_bytes += int(np.sum(batch.column("num_bytes")))
 
     def __iter__(self) -> Iterator[Batch]:
         return map(Batch.unpack, self._packed)

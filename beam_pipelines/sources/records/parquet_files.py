@@ -237,11 +237,25 @@ def _rows(
             raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
         names = list(dict.fromkeys([*columns.needed, *features]))
         for batch in file.iter_batches(opened.rows_a_batch(names), columns=names, use_threads=False):
-            for values in batch.to_pylist():
+            for values in _values(path, batch):
                 row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
                 write(data, _ROW_BYTES)
                 yield row
                 number += 1
+
+
+def _values(path: str, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Returns the rows of a batch; raises ValueError for what Python has no type for, such as years after 9999."""
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, ArithmeticError) as error:
+        columns = " or ".join(f"{field.name!r} of {field.type}" for field in batch.schema if not _is_plain(field.type))
+        why = str(error).partition(". ")[0]
+        raise ValueError(f"{path!r} has values that cannot be read, in {columns}: {why}; leave them out") from error
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind) or _is_text(kind))
 
 
 def _row(
