@@ -41,6 +41,9 @@ export AXE_CORE
 # Vale, the checker of prose, for `make docs`; built by Go 1.26 or newer.
 VALE_VERSION = v3.21.0
 VALE ?= .servers/vale-$(VALE_VERSION)/vale
+# The TPU's compiler for the JAX of $(VENV_NEWEST), beside it: where it is installed, each process looks for a TPU first.
+LIBTPU_VERSION := $(shell sed -n 's/^libtpu==\([0-9.]*\).*/\1/p' constraints.txt)
+LIBTPU ?= .servers/libtpu-$(LIBTPU_VERSION)
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -116,7 +119,7 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
 OF_JAX = tests/contracts/test_trainers.py \
-	$(patsubst %,tests/estimator_app/test_%.py,jax_guide jax_step jax_trainer)
+	$(patsubst %,tests/estimator_app/test_%.py,jax_guide jax_step jax_trainer tpu_jax)
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
@@ -219,7 +222,7 @@ bucket: $(VENV)/installed $(FAKE_GCS_SERVER)
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
 		$(VENV_PREFLIGHT)/installed $(VENV_DOCS)/installed $(AXE_CORE) $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) \
-		$(PRISM) $(VALE)
+		$(PRISM) $(VALE) $(LIBTPU)/libtpu/__init__.py
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
@@ -264,9 +267,14 @@ $(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt $$(call renew,$(VENV_BEAM
 	$(call environment,$(VENV_BEAM_2_54),PYTHON_3_11,3.11,'0.2 GB',--requirement constraints/beam-2.54.txt -- --no-deps --editable .)
 
 ## test-preflight: what asks the TPU's compiler
-# It takes minutes.
-test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
+# It takes minutes. The steps of the trainer on JAX are compiled by the libtpu of its own JAX.
+test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed $(VENV_NEWEST)/installed $(LIBTPU)/libtpu/__init__.py
 	$(VENV)/bin/python -m pytest -m preflight $(call marked,preflight)
+	KERAS_BACKEND=jax PYTHONPATH=$(abspath $(LIBTPU)) $(VENV_NEWEST)/bin/python -m pytest -m preflight \
+		tests/estimator_app/test_tpu_jax.py
+
+$(LIBTPU)/libtpu/__init__.py: | $(VENV_NEWEST)/installed
+	$(VENV_NEWEST)/bin/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(LIBTPU) libtpu
 
 ## test-peers: other libraries' readers on our datasets
 # Other people's readers, of the environment of the benchmarks. Not part of .ci/run: it is 0.95 GB to load.

@@ -30,8 +30,10 @@ from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from estimator_app.config import TrainConfig  # noqa: E402
 from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler, TooLarge  # noqa: E402
 from estimator_app.preflight.feeding import pace  # noqa: E402
-from estimator_app.preflight.preflight import lowered  # noqa: E402
+from estimator_app.preflight.tensorflow_checks import TensorFlowChecks  # noqa: E402
+from estimator_app.preflight.xla import lower  # noqa: E402
 from estimator_app.runtime.topologies import find_topology  # noqa: E402
+from estimator_app.trainers.registry import find_trainer  # noqa: E402
 
 NETWORKS = "resnet18,resnet50,vit_s16,keras:EfficientNetV2B0,keras:MobileNetV2"
 TOPOLOGIES = "v3:2x2,v5e:1x1,v6e:1x1"
@@ -123,6 +125,8 @@ def main() -> None:
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(folder, flags.image_size)
+        checks = find_trainer(config.trainer).checks
+        assert issubclass(checks, TensorFlowChecks)
         spec = spec_of(flags.image_size, flags.batch_size)
         notes = [
             f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images per core, "
@@ -136,7 +140,8 @@ def main() -> None:
             topologies = [of for of in flags.topologies.split(",") if generation(of) not in done]
             if not topologies:
                 continue
-            hlo = lowered(dataclasses.replace(config, network=network), f"{folder}/model", spec)
+            named = dataclasses.replace(config, network=network)
+            hlo = lower(checks.make_step(named, f"{folder}/model", spec)).serialized
             for topology in topologies:
                 rows.append(row(network, topology, hlo, flags.batch_size, os.path.abspath(flags.compiler)))
                 measure.keep("tpu_bounds", measure.Table(rows, COLUMNS, notes))

@@ -163,14 +163,17 @@ def _preflight_flags(group: Group) -> None:
     flag("--export_dir", type=absolute, metavar="FOLDER", help=_EXPORT_DIR)
 
 
-_TOPOLOGY = "TPU generation and shape of the slice in chips: v2:2x2, v5e:4x4, v4:2x2x1, …"
+_TOPOLOGY = "TPU generation and shape of the slice in chips: v2:2x2, v5e:4x4, v4:2x2x1, tpu7x:2x2x1, …"
 _PREFLIGHT_MODEL_DIR = "folder or gs:// URI of the run, which may be one to resume (default: a new run)"
 _JAX_STEP = (
     "function of your own JAX step, to compile instead of a run's. It takes the devices and returns the step and its "
     "arguments (docs/preflight.md)"
 )
 _LARGEST_BATCH = "find the largest batch that fits, even if this one does. Compiles once or twice more"
-_COMPILER = "Python of the environment with libtpu (default: .venv-preflight/bin/python, by `make preflight`)"
+_COMPILER = (
+    "Python of the environment with libtpu (default: .venv-preflight/bin/python, by `make preflight`; with --trainer=jax "
+    "this one, by pip install 'jpeg2tpu[preflight]')"
+)
 
 
 # Options of a training run by group; those that are not in _OWN_FLAGS are fields of TrainConfig and InputConfig.

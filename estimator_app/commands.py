@@ -14,11 +14,12 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
+from estimator_app.preflight.compiler import Compiler, default_python
 from estimator_app.preflight.findings import FAILS, NO_COMPILER, Finding, Part, conclusion
 from estimator_app.runtime import missing_paths
 from estimator_app.runtime.tensorflow_startup import require_estimator
@@ -358,6 +359,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.preflight.preflight import check_runtime, preflight
     from estimator_app.train import open_run
+    from estimator_app.trainers.registry import find_trainer
 
     topology = find_topology(arguments.topology)
     if arguments.jax_step:
@@ -366,28 +368,30 @@ def preflight(arguments: argparse.Namespace) -> int:
     del options["dataset"]  # the first argument
     opened = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
     manifest, config, earlier = opened.manifest, opened.config, opened.earlier
-    if config.trainer == "jax":
-        raise ValueError("preflight has no --trainer=jax yet; compile a step of your own with --jax_step")
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
     tpu = _tpu(arguments) if arguments.use_tpu else None
-    runtime = check_runtime(config, topology, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
+    make_checks = find_trainer(config.trainer).checks
+    python = arguments.compiler or make_checks.compiler_python()
     parts: list[Part] = []
 
     def tell(text: str) -> None:
         for line in text.split("\n") if not arguments.json else ():
             say(line)
 
-    tell(f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
-    for line in filter(None, (chosen, opened.normalization)):
-        tell(line)
-    looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
-    for part in itertools.chain(of_run if differences else [], [runtime], looked):
-        parts.append(part)
-        tell(f"\n{part}")
+    with tempfile.TemporaryDirectory() as folder:
+        checks = make_checks(manifest, config, topology, folder)
+        tell(f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
+        for line in filter(None, (chosen, opened.normalization)):
+            tell(line)
+        runtime = check_runtime(checks, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
+        looked = preflight(checks, Compiler(python, topology) if python else None, arguments.largest_batch)
+        for part in itertools.chain(of_run if differences else [], [runtime], looked):
+            parts.append(part)
+            tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")
     if arguments.json:
         fields = {"topology": topology.name, "fails": any(part.fails for part in parts)}
@@ -399,7 +403,8 @@ def preflight(arguments: argparse.Namespace) -> int:
 def _preflight_jax_step(arguments: argparse.Namespace, topology: Topology) -> int:
     from estimator_app.preflight.compile import check_jax_step
 
-    compiler = _compiler(arguments)
+    python = arguments.compiler or default_python()
+    compiler = Compiler(python, topology) if python else None
     part = check_jax_step(compiler, arguments.jax_step) if compiler else Part("compile", (NO_COMPILER,))
     if arguments.json:
         fields = {"topology": topology.name, "fails": part.fails, "parts": [dataclasses.asdict(part)]}
@@ -418,15 +423,10 @@ def _check_preflight(arguments: argparse.Namespace) -> None:
         raise ValueError("the following arguments are required: --dataset")
     if arguments.jax_step and not re.fullmatch(r"\w[\w.]*:\w+", arguments.jax_step):
         raise ValueError(f"--jax_step must name a function as package.module:function, got {arguments.jax_step!r}")
-    _compiler(arguments)
-
-
-def _compiler(arguments: argparse.Namespace) -> Compiler | None:
-    """Returns the TPU's compiler; None when --compiler is not given and `make preflight` has not installed it."""
-    topology, python = find_topology(arguments.topology), arguments.compiler
-    if python is None and not os.path.exists(DEFAULT_PYTHON):
-        return None
-    return Compiler(os.path.abspath(python or DEFAULT_PYTHON), topology)
+    topology = find_topology(arguments.topology)
+    if arguments.compiler:
+        arguments.compiler = os.path.abspath(arguments.compiler)
+        Compiler(arguments.compiler, topology)  # checks it
 
 
 def _check_paths(arguments: argparse.Namespace) -> None:

@@ -135,12 +135,12 @@ def requirements(metadata: email.message.Message, *extras: str) -> str:
 def test_neither_a_plain_install_nor_one_for_jax_asks_for_tensorflow_or_beam(built):
     """A conversion on this machine, and --trainer=jax, need neither; pip cannot leave out what a plain install has."""
     metadata = metadata_of(built)
-    for extras in ((), ("jax",), ("opencv", "heic", "jax")):
+    for extras in ((), ("jax",), ("preflight",), ("opencv", "heic", "jax")):
         required = requirements(metadata, *extras)
         assert "pyarrow" in required
         assert "tensorflow" not in required
         assert "apache-beam" not in required
-        assert ("keras" in required) is ("jax" in extras)
+        assert ("keras" in required) is bool({"jax", "preflight"} & {*extras})
     for extra in ("beam", "gcp"):
         assert "apache-beam" in requirements(metadata, extra)
     assert "tensorflow" in requirements(metadata, "train")
@@ -156,6 +156,7 @@ def test_every_extra_is_known(built):
         "gcp",
         "heic",
         "jax",
+        "preflight",
         "opencv",
         "demo",
         "dev",

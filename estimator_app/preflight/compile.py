@@ -1,6 +1,7 @@
 """Checks of compiled steps: memory use; of training also FLOPs and memory traffic, padding, layout of its tensors.
 
-    HLO ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout; HLO of other batch sizes ──▶ the largest that fits
+    step ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout
+    steps of other batch sizes ──▶ the largest that fits
     batch sizes that fit, that do not ──linear extrapolation──▶ the next batch size to try ──▶ … until they are close
     "%x = bf16[128,56,56,64]{3,0,2,1:T(8,128)(2,1)} fusion(…)" ──tensors()──▶ sizes, order of the axes, padding
 
@@ -18,7 +19,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 
-from estimator_app.preflight.compiler import Compiler, Program, TooLarge
+from estimator_app.preflight.compiler import Compiler, JaxStep, Program, Source, TooLarge
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.runtime.topologies import Topology
 
@@ -28,68 +29,71 @@ _LISTED = 3
 
 
 def check_compile(
-    compiler: Callable[[bytes], Program | TooLarge],
-    hlo: bytes,
+    compiler: Callable[[Source], Program | TooLarge],
+    step: Source,
     batch: int,
     topology: Topology,
-    layout: str,
-    lowered: Callable[[int], bytes],
+    layout: str | None,
+    of_size: Callable[[int], Source],
     search: bool = False,
 ) -> tuple[Part, Program | None]:
     """Returns the findings about the compiled step, and the compiled step; None when it does not compile.
 
     Args:
       compiler: Compiler for the topology.
-      hlo: HLO of the step, a serialized HloModuleProto.
+      step: The step for the batch size.
       batch: Batch size per core.
       topology: The TPU.
-      layout: Layout of the images as they are sent, "NHWC", "HWCN" or "HWNC".
-      lowered: Returns the HLO of the step for another batch size per core.
+      layout: Layout of the images as they are sent, "NHWC", "HWCN" or "HWNC"; None if JAX chooses it by itself.
+      of_size: Returns the step for another batch size per core.
       search: Whether to search for the largest batch size that fits even if `batch` fits; takes two to three times as
         long.
     """
     largest, unknown = None, list[Finding]()
     try:
-        first = compiler(hlo)
+        first = compiler(step)
     except ValueError as error:
         return Part("compile", (_rejected(str(error)),)), None
     try:
         if search or isinstance(first, TooLarge):
-            largest = largest_batch(lambda other: compiler(lowered(other)), batch, first)
+            largest = largest_batch(lambda other: compiler(of_size(other)), batch, first)
     except ValueError as error:
         unknown = [Finding(UNKNOWN, f"the largest batch that fits is not known: {error}")]
     numbers: dict[str, object] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
         return Part("compile", (_too_large(first, "training", batch, largest, topology), *unknown), numbers), None
     found = [_fits(first, "training", batch, largest, topology), _work(first, topology)]
+    found += _exchange(first, topology) if isinstance(step, JaxStep) else []  # else it is the step of one core
     kept = list(tensors(first.text))
     numbers |= {"flops": first.flops, "bytes_accessed": first.bytes_accessed, "memory": first.memory}
+    numbers["memory_of_a_core"] = topology.memory_bytes
     numbers["padding"] = sum(each.padded_bytes for each in kept) / max(1, sum(each.bytes for each in kept))
-    return Part("compile", (*found, *unknown, _padding(kept), *_layout(kept, batch, layout)), numbers), first
+    order = _layout(kept, batch, layout) if layout else ()
+    return Part("compile", (*found, *unknown, _padding(kept), *order), numbers), first
 
 
 def check_fits(
-    compiler: Callable[[bytes], Program | TooLarge],
-    hlo: bytes,
+    compiler: Callable[[Source], Program | TooLarge],
+    step: Source,
     mode: str,
     batch: int,
     topology: Topology,
-    lowered: Callable[[int], bytes],
+    of_size: Callable[[int], Source],
 ) -> Finding:
     """Returns the finding about the memory of a step of evaluation or prediction.
 
     Args:
       compiler: Compiler for the topology.
-      hlo: HLO of the step, a serialized HloModuleProto.
+      step: The step for the batch size.
       mode: "evaluation" or "prediction".
       batch: Batch size per core.
       topology: The TPU.
-      lowered: Returns the HLO of the step for another batch size per core.
+      of_size: Returns the step for another batch size per core.
     """
     try:
-        found = compiler(hlo)
+        found = compiler(step)
         if isinstance(found, TooLarge):
-            largest = largest_batch(lambda other: compiler(lowered(other)), batch, found)
+            largest = largest_batch(lambda other: compiler(of_size(other)), batch, found)
             return _too_large(found, mode, batch, largest, topology)
     except ValueError as error:
         return _rejected(f"{mode}: {error}")
@@ -113,11 +117,11 @@ def check_jax_step(compiler: Compiler, name: str) -> Part:
 
     Args:
       compiler: Compiler for the topology.
-      name: "package.module:function", see Compiler.jax_step().
+      name: "package.module:function", see JaxStep.
     """
     topology = compiler.topology
     try:
-        program = compiler.jax_step(name)
+        program = compiler(JaxStep(name))
     except ValueError as error:
         return Part("compile", (_rejected(str(error)),))
     if isinstance(program, TooLarge):
@@ -128,21 +132,25 @@ def check_jax_step(compiler: Compiler, name: str) -> Part:
         return Part("compile", (Finding(FAILS, seen, "use a smaller batch, or compute in bfloat16"),))
     fits = Finding(GOOD, f"the step takes {program.bytes / _GB:.2f} GiB of memory per core")
     numbers = {"flops": program.flops, "bytes_accessed": program.bytes_accessed, "memory": program.memory}
-    together = [_exchange(program, topology)] if topology.num_cores > 1 else []
     padding = _padding(list(tensors(program.text)))
-    return Part("compile", (fits, _work(program, topology), *together, padding), numbers)
+    return Part("compile", (fits, _work(program, topology), *_exchange(program, topology), padding), numbers)
 
 
-def _exchange(program: Program, topology: Topology) -> Finding:
+def _exchange(program: Program, topology: Topology) -> list[Finding]:
+    """Returns the finding about the sums over the cores; none for a single core."""
+    if topology.num_cores == 1:
+        return []
     found = {name: len(re.findall(rf" {name}(?:-start)?\(", program.text)) for name in _COLLECTIVES}
     if any(found.values()):
         told = ", ".join(f"{count} {name}" for name, count in found.items() if count)
-        return Finding(GOOD, f"the {topology.num_cores} cores exchange tensors: {told}")
-    return Finding(
-        FAILS,
-        f"the {topology.num_cores} cores exchange nothing, so each computes all of the step or trains for itself",
-        "divide the batch over all devices by the sharding of its arguments",
-    )
+        return [Finding(GOOD, f"the {topology.num_cores} cores exchange tensors: {told}")]
+    return [
+        Finding(
+            FAILS,
+            f"the {topology.num_cores} cores exchange nothing, so each computes all of the step or trains for itself",
+            "divide the batch over all devices by the sharding of its arguments",
+        )
+    ]
 
 
 _FLAGS = {"training": "--train_batch_size", "evaluation": "--eval_batch_size", "prediction": "--eval_batch_size"}
@@ -180,7 +188,7 @@ def _work(program: Program, topology: Topology) -> Finding:
     return Finding(
         GOOD,
         f"a step takes {program.flops / 1e9:,.1f} GFLOP and moves {program.bytes_accessed / 1e9:,.2f} GB per core: "
-        f"{intensity:,.0f} FLOP per byte; {topology.name.partition(':')[0]} needs {balance:,.0f} to be compute-bound, "
+        f"{intensity:,.0f} FLOP per byte; {topology.generation} needs {balance:,.0f} to be compute-bound, "
         f"so the step is {bound}-bound",
     )
 

@@ -1,6 +1,8 @@
-"""Interface to libtpu's compiler, which runs in a separate Python environment and exchanges files with this process.
+"""Interface to libtpu's compiler, which runs in a process of its own and exchanges files with this process.
 
 HLO, or the name of a step in JAX ──REQUEST.json──▶ libtpu_program.py ──RESULT.json──▶ Program, or TooLarge
+
+The process may have another Python, as HLO of TensorFlow 2.15 needs, beside whose NumPy JAX cannot be installed.
 """
 
 from __future__ import annotations
@@ -10,17 +12,44 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
+from typing import Any
 
 from estimator_app.runtime.topologies import Topology
 
 DEFAULT_PYTHON = ".venv-preflight/bin/python"  # created by `make preflight`
+
+
+def default_python() -> str | None:
+    """Returns the Python of the environment that `make preflight` creates in the working directory; None without it."""
+    return os.path.abspath(DEFAULT_PYTHON) if os.path.exists(DEFAULT_PYTHON) else None
+
+
 _SCRIPT = pathlib.Path(__file__).with_name("libtpu_program.py")
 
 
 @dataclasses.dataclass(frozen=True)
+class JaxStep:
+    """A step in JAX on all cores of a topology, which the compiler's Python makes and lowers.
+
+    Attributes:
+      name: "package.module:function", see libtpu_program.py; the module is looked for in the working directory and
+        among the packages of the compiler's Python.
+      arguments: What the function is called with after the devices; values that JSON has.
+    """
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+# What the compiler takes: HLO of one core's step, a serialized HloModuleProto; or a step in JAX of all cores.
+Source = bytes | JaxStep
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled training step for one core.
+    """A compiled step, as one core runs it.
 
     Attributes:
       flops: Floating-point operations of a step.
@@ -74,39 +103,31 @@ class Compiler:
         if not os.access(self.python, os.X_OK):
             raise ValueError(f"--compiler {self.python!r} is not an executable file; create it with: make preflight")
 
-    def __call__(self, hlo: bytes) -> Program | TooLarge:
-        """Returns the compiled program of a step for one core, or TooLarge if it needs too much memory.
+    def __call__(self, step: Source) -> Program | TooLarge:
+        """Returns the compiled program of a step as one core runs it, or TooLarge if it needs too much memory.
 
         Args:
-          hlo: Serialized HloModuleProto.
+          step: HLO of one core's step, or a step in JAX on all cores.
 
         Raises:
-          ValueError: The compiler rejects the step for another reason than its size, or cannot run.
+          ValueError: There is no such step in JAX or it fails, the compiler rejects the step for another reason than
+            its size, or it cannot run.
         """
+        if isinstance(step, JaxStep):
+            return self._compiled({"jax_step": step.name, "arguments": step.arguments, "folder": os.getcwd()})
         with tempfile.TemporaryDirectory() as folder:
             module = f"{folder}/step.hlo"
-            pathlib.Path(module).write_bytes(hlo)
+            pathlib.Path(module).write_bytes(step)
             return self._compiled({"hlo": module})
 
-    def jax_step(self, name: str) -> Program | TooLarge:
-        """Returns the compiled program of a step in JAX on all of the topology's cores, as one core runs it.
-
-        Args:
-          name: "package.module:function", see libtpu_program.py; its module is looked for in the working directory and
-            among the packages of the compiler's Python.
-
-        Raises:
-          ValueError: There is no such function, it or the step fails, the compiler rejects the step for another reason
-            than its size, or it cannot run.
-        """
-        return self._compiled({"jax_step": name, "folder": os.getcwd()})
-
-    def _compiled(self, request: dict[str, str]) -> Program | TooLarge:
+    def _compiled(self, request: dict[str, Any]) -> Program | TooLarge:
         with tempfile.TemporaryDirectory() as folder:
             asked, result = pathlib.Path(folder, "request.json"), pathlib.Path(folder, "result.json")
             asked.write_text(json.dumps({"topology": self.topology.name} | request))
             command = [self.python, str(_SCRIPT), str(asked), str(result)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=folder, env=self._environment()
+            )
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
                 raise ValueError(f"the TPU compiler, run by {self.python!r}, failed: {last}")
@@ -118,3 +139,9 @@ class Compiler:
         if "error" in fields:
             raise ValueError(f"the TPU compiler rejects the step: {fields['error']}")
         return Program(**fields)
+
+    def _environment(self) -> dict[str, str]:
+        """Returns the environment of the process; the Python of this process finds the same modules there."""
+        if self.python != sys.executable:
+            return dict(os.environ)
+        return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

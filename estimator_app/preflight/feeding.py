@@ -10,7 +10,7 @@ import math
 
 from estimator_app.preflight.findings import COSTS, GOOD, Finding
 from estimator_app.runtime.topologies import Topology
-from tpu_input.benchmark.measure import Cost
+from tpu_input.benchmark.cost import Cost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +45,14 @@ def pace(flops: float, bytes_accessed: float, topology: Topology, train_batch_si
     return Pace(compute, memory, train_batch_size / max(compute, memory))
 
 
-def check_feeding(found: Pace, topology: Topology, cost: Cost, batched: float) -> list[Finding]:
+def check_feeding(found: Pace, topology: Topology, cost: Cost, batched: float | None) -> list[Finding]:
     """Returns findings about the training speed, and about the input of TPU VMs with CPUs like this machine's.
 
     Args:
       found: Upper bound of the training speed.
       topology: The TPU.
       cost: Cost per image of the training input, measured on this machine.
-      batched: Images per second that one thread puts into batches on this machine; it is one for any number of cores.
+      batched: Images per second that one thread puts into batches on this machine; None if several threads do.
     """
     bound = "arithmetic" if found.compute_seconds >= found.memory_seconds else "memory bandwidth"
     of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
@@ -63,7 +63,7 @@ def check_feeding(found: Pace, topology: Topology, cost: Cost, batched: float) -
     ]
 
 
-def _feeding(of_vm: float, per_core: float, batched: float, topology: Topology) -> Finding:
+def _feeding(of_vm: float, per_core: float, batched: float | None, topology: Topology) -> Finding:
     """Returns a finding about the CPU cores that a TPU VM needs to deliver `of_vm` images per second.
 
     Args:
@@ -80,8 +80,11 @@ def _feeding(of_vm: float, per_core: float, batched: float, topology: Topology) 
     less += "smaller slice"
     if cores > topology.vcpus:
         return Finding(COSTS, f"{needs}: that takes {takes}, but a VM has {topology.vcpus} vCPUs", less)
+    good = f"{needs}: that takes {takes}, and a VM has {topology.vcpus} vCPUs"
+    if batched is None:
+        return Finding(GOOD, good)
     if of_vm > batched:
         one = f"batches are put together in one thread, at most {batched:,.0f} images/s on this machine"
         return Finding(COSTS, f"{needs}: {takes} can decode that, but {one}", less)
     one = f"one thread puts up to {batched:,.0f} images/s into batches on this machine"
-    return Finding(GOOD, f"{needs}: that takes {takes}, and a VM has {topology.vcpus} vCPUs; {one}")
+    return Finding(GOOD, f"{good}; {one}")

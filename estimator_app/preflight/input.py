@@ -1,6 +1,6 @@
-"""Checks of the input pipelines of all hosts of a TPU, run on this machine.
+"""Checks of the input pipelines of all hosts of a TPU, run on this machine; does not import TensorFlow.
 
-    a Dataset of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ counts per host
+    the input of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ counts per host
 
 In training, the counts of two images must not differ by more than one, neither on one host nor over several; an
 evaluation must count each example exactly once.
@@ -11,18 +11,20 @@ An example is identified by a digest of its pixels, so the input must be without
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from estimator_app.preflight.findings import FAILS, GOOD, UNKNOWN, Finding
-from tpu_input import InputConfig, Order
+from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.tensorflow_startup import one_line, user_error_types
+from tpu_input import InputConfig, Manifest, Order
 from tpu_input.pipeline.order import BalancedOrder
 
 TRAIN_STEPS = 3  # enough to find hosts that read the same files; each step takes the time to decode a batch
@@ -37,11 +39,11 @@ class Feed:
     """Input of one host.
 
     Attributes:
-      make: Returns the host's Dataset of batches (features, label), with the examples along axis 0.
+      make: Returns the host's batches (features, label), with the examples along axis 0: a tf.data.Dataset, or arrays.
       batches_per_step: Number of its batches that a step consumes: one per core, or one in total.
     """
 
-    make: Callable[[], tf.data.Dataset]
+    make: Callable[[], Any]
     batches_per_step: int
 
 
@@ -75,7 +77,7 @@ def check_training(feeds: Sequence[Feed], num_examples: int, steps: int = TRAIN_
       steps: Number of steps to take.
 
     Raises:
-      tf.errors.OpError: A record cannot be read.
+      ValueError, OSError, tf.errors.OpError: A record cannot be read.
     """
     try:
         seen = [
@@ -150,19 +152,18 @@ def _counts(of: npt.NDArray[Any]) -> str:
     return f"{of.min():,}" if of.min() == of.max() else f"{of.min():,} to {of.max():,}"
 
 
-def check_evaluation(
-    feeds: Sequence[Feed], steps: int, num_examples: int, alone: Callable[[], tf.data.Dataset]
-) -> Finding:
+def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone: Callable[[], Any]) -> Finding:
     """Returns a finding about a complete evaluation on all hosts, which must count each example exactly once.
 
     Args:
       feeds: Input of each host.
       steps: Number of evaluation steps.
       num_examples: Number of examples of the split.
-      alone: Returns the Dataset of a single host that evaluates alone; called only if an image occurs more than once.
+      alone: Returns the batches of a single host that evaluates alone, as of Feed; called only if an image occurs more
+        than once.
 
     Raises:
-      tf.errors.OpError: A record cannot be read.
+      ValueError, OSError, tf.errors.OpError: A record cannot be read.
     """
     seen: collections.Counter[bytes] = collections.Counter()
     total, weights = 0, 0.0
@@ -191,8 +192,8 @@ def check_evaluation(
     return Finding(GOOD, f"evaluation: {steps} steps read each of {num_examples:,} examples exactly once{padding}")
 
 
-def _once(dataset: tf.data.Dataset, num_examples: int) -> collections.Counter[bytes]:
-    found = ((digest, weight) for element in dataset.as_numpy_iterator() for digest, weight in _rows(element))
+def _once(batches: Any, num_examples: int) -> collections.Counter[bytes]:
+    found = ((digest, weight) for element in _arrays(batches) for digest, weight in _rows(element))
     return collections.Counter(
         digest for digest, _ in itertools.islice((row for row in found if row[1] > 0), num_examples)
     )
@@ -201,22 +202,52 @@ def _once(dataset: tf.data.Dataset, num_examples: int) -> collections.Counter[by
 def _examples(host: int, feed: Feed, steps: int) -> Iterator[tuple[bytes, float]]:
     """Yields (digest, weight) of each example that a host feeds in `steps` steps."""
     wanted, batches = steps * feed.batches_per_step, 0
-    for element in feed.make().take(wanted).as_numpy_iterator():
+    for element in _arrays(feed.make(), wanted):
         batches += 1
         yield from _rows(element)
     if batches < wanted:
         raise _RanDry(f"the input of TPU VM {host} ended after {batches:,} of {wanted:,} batches")
 
 
+def _arrays(batches: Any, wanted: int | None = None) -> Iterable[Any]:
+    """Returns the first batches as arrays; None for all."""
+    if not hasattr(batches, "as_numpy_iterator"):
+        return itertools.islice(batches, wanted)
+    first: Iterable[Any] = (batches if wanted is None else batches.take(wanted)).as_numpy_iterator()
+    return first
+
+
 def _rows(element: Any) -> Iterator[tuple[bytes, float]]:
     features, label = element
     weights = features.get("weight") if isinstance(features, dict) else None
-    parts = [part for part in tf.nest.flatten((features, label)) if part is not weights]
+    parts = [part for part in _leaves((features, label)) if part is not weights]
     for row in range(len(parts[0])):
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             digest.update(part[row].tobytes())
         yield digest.digest(), 1.0 if weights is None else float(weights[row])
+
+
+def _leaves(element: Any) -> Iterator[Any]:
+    """Yields the arrays of an element, those of a dict in the order of their names."""
+    if isinstance(element, dict):
+        element = tuple(element[name] for name in sorted(element))
+    if not isinstance(element, (tuple, list)):
+        yield element
+        return
+    for part in element:
+        yield from _leaves(part)
+
+
+@contextlib.contextmanager
+def reading(manifest: Manifest, split: str) -> Iterator[list[Finding]]:
+    """Context manager that turns errors of reading a split into findings; yields the list to which they are added."""
+    found: list[Finding] = []
+    try:
+        with named(manifest, split):
+            yield found
+    except user_error_types() as error:
+        found.append(Finding(FAILS, one_line(error)))
 
 
 def _hosts(feeds: Sequence[Feed]) -> str:

@@ -1,7 +1,7 @@
-"""Program that compiles a step for a TPU, without a TPU; runs in the environment that `make preflight` creates.
+"""Program that compiles a step for a TPU, without a TPU; runs in an environment that has libtpu.
 
     REQUEST.json {"topology", "hlo"} + the HloModuleProto it names ──libtpu──▶ RESULT.json
-    REQUEST.json {"topology", "jax_step", "folder"} + the function that it names ──JAX, libtpu──▶ RESULT.json
+    REQUEST.json {"topology", "jax_step", "arguments", "folder"} + the function it names ──JAX, libtpu──▶ RESULT.json
 
     python libtpu_program.py REQUEST.json RESULT.json
 
@@ -41,7 +41,7 @@ def main(request_path: str, result_path: str) -> None:
         request = json.load(file)
     try:
         if "jax_step" in request:
-            result = compiled_jax_step(request["topology"], request["jax_step"], request["folder"])
+            result = compiled_jax_step(**request)
         else:
             with open(request["hlo"], "rb") as file:
                 hlo = file.read()
@@ -76,14 +76,15 @@ def compiled(topology: str, hlo: bytes) -> dict[str, Any]:
     return _statistics(executable.get_compiled_memory_stats(), executable.cost_analysis(), text)
 
 
-def compiled_jax_step(topology: str, name: str, folder: str) -> dict[str, Any]:
+def compiled_jax_step(topology: str, jax_step: str, arguments: Sequence[Any], folder: str) -> dict[str, Any]:
     """Returns the same for a step in JAX on all cores of the topology; "problem" in one line if there is no such step.
 
     Args:
       topology: Name of the topology.
-      name: "package.module:function" of a function that takes the list of the topology's devices and returns (step,
-        arguments of the step): the step is a function of JAX, under jax.jit or not, and the arguments are trees of
-        jax.ShapeDtypeStruct with a sharding over these devices.
+      jax_step: "package.module:function" of a function that takes the list of the topology's devices, and `arguments`,
+        and returns (step, arguments of the step): the step is a function of JAX, under jax.jit or not, and its
+        arguments are trees of jax.ShapeDtypeStruct with a sharding over these devices.
+      arguments: See jax_step; a user's own function has none.
       folder: Folder in which the module is looked for after the installed ones.
     """
     import jax
@@ -92,13 +93,13 @@ def compiled_jax_step(topology: str, name: str, folder: str) -> dict[str, Any]:
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     sys.path[:] = [*sys.path[1:], folder]  # without the folder of this file, whose modules are not meant
     try:
-        module, _, function = name.partition(":")
-        step, arguments = getattr(importlib.import_module(module), function)(list(devices))
-        if not _are_on(devices, jax.tree.leaves(arguments)):
+        module, _, function = jax_step.partition(":")
+        step, shapes = getattr(importlib.import_module(module), function)(list(devices), *arguments)
+        if not _are_on(devices, jax.tree.leaves(shapes)):
             raise ValueError("an argument of the step has no sharding over the devices that the function is given")
-        lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
+        lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*shapes)
     except Exception as error:
-        return {"problem": f"{name}: {_described(error, folder)}"}
+        return {"problem": f"{jax_step}: {_described(error, folder)}"}
     executable = lowered.compile()
     return _statistics(executable.memory_analysis(), executable.cost_analysis(), executable.as_text())
 

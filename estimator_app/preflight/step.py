@@ -1,6 +1,6 @@
-"""Step of training, evaluation or prediction of one core as a function, for either trainer.
+"""Step of training, evaluation or prediction of one core as a TensorFlow function.
 
-TrainConfig ──estimator_step() or strategy_step()──▶ Step: (features, label) -> the tensors that go to the host
+model_fn ──estimator_step()──▶ Step: (features, label) -> the tensors that go to the host
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.model.losses import probabilities
-from estimator_app.model.networks import apply
 from estimator_app.runtime.tensorflow_private import built_for_xla
-from tpu_input import from_infeed
 
 v1 = tf.compat.v1
 
@@ -94,23 +91,6 @@ def _without(nodes: Any, tensors: list[str]) -> Any:
     del nodes.node[:]
     nodes.node.extend(kept)
     return nodes
-
-
-def strategy_step(config: Any, model_dir: str, spec: Any, mode: str = "training") -> Step:
-    """Returns a step of a run whose trainer uses tf.distribute; the arguments are as in estimator_step()."""
-    from estimator_app.trainers.checks import make_weighted_model
-    from estimator_app.trainers.tf_distribute.state import make_state
-
-    if mode != "prediction":
-        state = make_state(config, model_dir)
-        return Step(state.step if mode == "training" else state.evaluation_step, spec)
-    model, arrived = make_weighted_model(config), dataclasses.replace(config.input, layout="NHWC")
-
-    def predict(features: dict[str, tf.Tensor]) -> tf.Tensor:
-        logits = apply(model, from_infeed(features["image"], arrived), training=False)
-        return probabilities(logits, config.task)
-
-    return Step(predict, spec)
 
 
 def _variables(graph: tf.Graph) -> dict[str, tf.Variable]:

@@ -2,8 +2,9 @@
 
 "v5e:4x4" ──find_topology()──▶ 4 TPU VMs × 4 cores of 197 TFLOP/s, 819 GB/s, on 2 hosts
 
-A core is a device of TensorFlow and a replica of TPUEstimator: half a chip of v2 and v3, one chip of other generations,
-whose two TensorCores (v4, v5p) work as one: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm
+A core is a device of TensorFlow and of JAX, and a replica of TPUEstimator: half a chip of v2, v3 and TPU7x, one chip of
+other generations, whose two TensorCores (v4, v5p) work as one:
+https://cloud.google.com/tpu/docs/system-architecture-tpu-vm
 
 A TPU VM is what TensorFlow calls a host: a separate machine with its own process, which calls the input_fn and feeds
 its chips. Hosts in Google's tables are physical machines: a host of v5e and v6e has 8 chips. A slice of one host can
@@ -25,7 +26,8 @@ class Chip:
     """A generation of TPUs.
 
     Attributes:
-      cores: Cores per chip, as TensorFlow counts them.
+      cores: Cores per chip, as TensorFlow and JAX count them.
+      hbm_gib: Main memory of a chip, which its cores share equally, in GiB.
       flops: Peak floating-point operations per second of a chip, in bfloat16.
       bytes_per_second: Peak memory bandwidth of a chip.
       vcpus: vCPUs of a TPU VM by its number of chips. A slice that fits into one VM is one VM, larger ones consist of
@@ -37,6 +39,7 @@ class Chip:
     """
 
     cores: int
+    hbm_gib: int
     flops: float
     bytes_per_second: float
     vcpus: dict[int, int]
@@ -55,21 +58,24 @@ class Chip:
         return "x".join(map(str, sides)) in self.slices or (len(sides) == self.dimensions and cubes)
 
 
-# Sources of peaks, slices and hosts: https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p and v6e; the page of v6e has a
-# column for hosts and one for VMs. VMs of v5e slices: the types for training, v5litepod-16 to -256, consist of
-# ct5lp-hightpu-4t VMs. v2: Jouppi et al. 2020, "A Domain Specific Supercomputer for Training Deep Neural Networks".
+# Sources of memory, peaks, slices and hosts: https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p and v6e; the page of
+# v6e has a column for hosts and one for VMs. VMs of v5e slices: the types for training, v5litepod-16 to -256, consist
+# of ct5lp-hightpu-4t VMs. v2: Jouppi et al. 2020, "A Domain Specific Supercomputer for Training Deep Neural Networks".
+# TPU7x: https://docs.cloud.google.com/tpu/docs/tpu7x, read 2026-11-28; it has two TensorCores, which libtpu and JAX
+# take for two devices, and slices of up to a pod of 9,216 chips, for JAX and not for TensorFlow.
 # vCPUs: of the machine types ct3-hightpu-4t (v2 has as many), ct4p-, ct5lp-, ct5p-hightpu-*t and
 # ct6e-standard-*t; for a VM of 8 chips of v6e, the smaller of the two numbers that are published:
 # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
 _SMALL_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _LITE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CHIPS = {
-    "v2": Chip(2, 46e12, 700e9, {4: 96}, 4, ("2x2", "4x4", "8x8", "8x16", "16x16")),
-    "v3": Chip(2, 123e12, 900e9, {4: 96}, 4, ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")),
-    "v4": Chip(1, 275e12, 1200e9, {4: 240}, 4, _SMALL_CUBES, pod=4096),
-    "v5e": Chip(1, 197e12, 819e9, {1: 24, 4: 112, 8: 224}, 8, _LITE),
-    "v5p": Chip(1, 459e12, 2765e9, {4: 208}, 4, _SMALL_CUBES, pod=6144),
-    "v6e": Chip(1, 918e12, 1638e9, {1: 44, 4: 180, 8: 180}, 8, _LITE),
+    "v2": Chip(2, 16, 46e12, 700e9, {4: 96}, 4, ("2x2", "4x4", "8x8", "8x16", "16x16")),
+    "v3": Chip(2, 32, 123e12, 900e9, {4: 96}, 4, ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")),
+    "v4": Chip(1, 32, 275e12, 1200e9, {4: 240}, 4, _SMALL_CUBES, pod=4096),
+    "v5e": Chip(1, 16, 197e12, 819e9, {1: 24, 4: 112, 8: 224}, 8, _LITE),
+    "v5p": Chip(1, 95, 459e12, 2765e9, {4: 208}, 4, _SMALL_CUBES, pod=6144),
+    "v6e": Chip(1, 32, 918e12, 1638e9, {1: 44, 4: 180, 8: 180}, 8, _LITE),
+    "tpu7x": Chip(2, 192, 2307e12, 7380e9, {4: 224}, 4, _SMALL_CUBES, pod=9216),
 }
 _CHIPS_OF_VM = 4  # in a slice of several VMs
 
@@ -89,6 +95,11 @@ class Topology:
     chip: Chip
     num_hosts: int
     cores_per_host: int
+
+    @property
+    def generation(self) -> str:
+        """Name of its chips' generation, such as "v5e"."""
+        return self.name.partition(":")[0]
 
     @property
     def num_cores(self) -> int:
@@ -118,6 +129,11 @@ class Topology:
     def bytes_per_second(self) -> float:
         """Peak memory bandwidth of a core."""
         return self.chip.bytes_per_second / self.chip.cores
+
+    @property
+    def memory_bytes(self) -> int:
+        """Main memory of a core."""
+        return self.chip.hbm_gib * 2**30 // self.chip.cores
 
     def __str__(self) -> str:
         cores = f"{self.name}, {self.vms} × {self.cores_per_host} core{'s' * (self.cores_per_host != 1)}"

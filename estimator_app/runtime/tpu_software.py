@@ -106,10 +106,9 @@ def find_software(version: str, topology: Topology) -> Software | None:
     The names of its runtime and its package are for this version and this slice.
     """
     numbers = tuple(map(int, version.split(".")[:2]))
-    generation = topology.name.partition(":")[0]
     pod = "-pod" if topology.num_hosts > 1 else ""
     for row in ROWS:
-        if numbers in row.versions and generation in row.generations:
+        if numbers in row.versions and topology.generation in row.generations:
             runtime, package = (text.format(version=version, pod=pod) for text in (row.runtime, row.package))
             return dataclasses.replace(row, runtime=runtime, package=package)
     return None

@@ -1,6 +1,6 @@
 """Registry of the trainers: TPUEstimator, which ends with TensorFlow 2.15; tf.distribute; and JAX, without TensorFlow.
 
-    "tpu_estimator" | "tf_distribute" | "jax" ──find_trainer()──▶ make, train, evaluate, save
+    "tpu_estimator" | "tf_distribute" | "jax" ──find_trainer()──▶ make, train, evaluate, save, checks
 
 train.py decides what to do next; a trainer does it.
 """
@@ -19,6 +19,7 @@ from estimator_app.runtime.tensorflow_startup import require_estimator
 if TYPE_CHECKING:
     from estimator_app.config import TrainerName
     from estimator_app.model.metrics import Metrics
+    from estimator_app.preflight.trainer_checks import TrainerChecks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Trainer:
         checkpoint of `step` to the one of `last`.
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
       save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new export.
+      checks: Class of what preflight checks and compiles of a run.
       running: Context manager around all calls of train and evaluate of a run.
     """
 
@@ -39,6 +41,7 @@ class Trainer:
     train: Callable[..., dict[str, float]]
     evaluate: Callable[..., Metrics]
     save: Callable[..., str]
+    checks: type[TrainerChecks]
     running: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
 
@@ -53,21 +56,24 @@ def find_trainer(name: TrainerName) -> Trainer:
     if name == "jax":
         from estimator_app.trainers.jax.export import save as save_jax
         from estimator_app.trainers.jax.state import make_run
+        from estimator_app.trainers.jax.tpu_checks import JaxChecks
         from estimator_app.trainers.jax.train import evaluate as evaluate_jax
         from estimator_app.trainers.jax.train import train as train_jax
 
-        return Trainer(make_run, train_jax, evaluate_jax, save_jax)
+        return Trainer(make_run, train_jax, evaluate_jax, save_jax, JaxChecks)
     if name == "tf_distribute":
         from estimator_app.trainers.tf_distribute.export import save as save_distributed
         from estimator_app.trainers.tf_distribute.state import make_state
+        from estimator_app.trainers.tf_distribute.tpu_checks import StrategyChecks
         from estimator_app.trainers.tf_distribute.train import evaluate as evaluate_distributed
         from estimator_app.trainers.tf_distribute.train import train as train_distributed
 
-        return Trainer(make_state, train_distributed, evaluate_distributed, save_distributed)
+        return Trainer(make_state, train_distributed, evaluate_distributed, save_distributed, StrategyChecks)
     require_estimator()
     from estimator_app.trainers.tpu_estimator.export import save
     from estimator_app.trainers.tpu_estimator.hooks import no_recovery_in_place
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
+    from estimator_app.trainers.tpu_estimator.tpu_checks import EstimatorChecks
     from estimator_app.trainers.tpu_estimator.train import evaluate, train
 
-    return Trainer(make_estimator, train, evaluate, save, no_recovery_in_place)
+    return Trainer(make_estimator, train, evaluate, save, EstimatorChecks, no_recovery_in_place)

@@ -14,14 +14,14 @@ from estimator_app.config import TrainConfig
 from estimator_app.runtime import files
 from support.pages import ROOT
 
-# The modules that compute with TensorFlow: its trainers, SavedModels' exports, and what preflight compiles.
+# The modules that compute with TensorFlow: its trainers, SavedModels' exports, and what preflight lowers.
 OF_TENSORFLOW = (
     "estimator_app.model.losses",
     "estimator_app.model.mixing",
     "estimator_app.model.optimizers",
     "estimator_app.model.tensorflow_metrics",
     "estimator_app.model.vit",  # its layers are made of the Keras that the process has chosen
-    "estimator_app.preflight",
+    *(f"estimator_app.preflight.{name}" for name in ("graph", "specs", "step", "tensorflow_checks", "xla")),
     "estimator_app.runtime.tensorflow_files",
     "estimator_app.runtime.tensorflow_private",
     "estimator_app.trainers.jax",  # needs JAX

@@ -122,7 +122,7 @@ def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--topology=v9:2x2", "the topology's generation must be one of v2, v3, v4, v5e, v5p, v6e, got 'v9'"),
+        ("--topology=v9:2x2", "the topology's generation must be one of v2, v3, v4, v5e, v5p, v6e, tpu7x, got 'v9'"),
         (
             "--compiler=/nowhere/python",
             "--compiler '/nowhere/python' is not an executable file; create it with: make preflight",

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from estimator_app.preflight.compile import check_compile, check_jax_step
-from estimator_app.preflight.compiler import Program
+from estimator_app.preflight.compiler import JaxStep, Program, Source
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN
 from estimator_app.runtime.topologies import find_topology
 from tpu_input.config import LAYOUTS
@@ -63,7 +63,7 @@ class OfJax:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def jax_step(self, name: str) -> Program:
+    def __call__(self, step: JaxStep) -> Program:
         return Program(1e12, 1e9, MEMORY, self.text)
 
 
@@ -99,7 +99,7 @@ def test_whether_cores_exchange_anything_is_told_of_a_step_in_jax(ops, verdict, 
     ],
 )
 def test_an_error_of_the_compiler_s_own_is_not_told_as_one_of_the_step(error, advice):
-    def compiler(hlo: bytes) -> Program:
+    def compiler(hlo: Source) -> Program:
         raise ValueError(f"the TPU compiler rejects the step: {error}")
 
     part, program = check_compile(compiler, b"", 16, find_topology("v6e:1x1"), "NHWC", lambda batch: b"")
@@ -109,7 +109,7 @@ def test_an_error_of_the_compiler_s_own_is_not_told_as_one_of_the_step(error, ad
 
 
 def test_an_error_of_the_compiler_at_another_batch_size_leaves_what_is_known():
-    def compiler(hlo: bytes) -> Program:
+    def compiler(hlo: Source) -> Program:
         if hlo:
             raise ValueError("the TPU compiler rejects the step: INTERNAL: RET_CHECK failure")
         return Program(1e12, 1e9, MEMORY, images("NHWC", "NHWC"))

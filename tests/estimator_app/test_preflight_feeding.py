@@ -8,7 +8,8 @@ from estimator_app.preflight.feeding import check_feeding, pace
 from estimator_app.preflight.findings import COSTS, GOOD
 from estimator_app.runtime.topologies import find_topology
 from tpu_input import InputConfig
-from tpu_input.benchmark.measure import Cost, batching_rate, whole_cost
+from tpu_input.benchmark.cost import Cost
+from tpu_input.benchmark.measure import batching_rate, whole_cost
 
 V5E = find_topology("v5e:2x2")
 ONE_CORE_S = Cost(images_per_second=2420, cpu_ms=1000 / 1210)

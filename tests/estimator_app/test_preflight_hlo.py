@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
-from estimator_app.preflight.preflight import make_step, step_maker
 from estimator_app.preflight.xla import check_hlo
 from estimator_app.runtime.topologies import find_topology
 from support import broken_networks
 from support.app_fixtures import configured, keras_warns
+from support.tensorflow_steps import make_checks, make_step
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns
@@ -39,12 +41,12 @@ def test_a_good_step_has_fixed_sizes_and_nothing_of_64_bits(digits_dataset, tmp_
 
 @pytest.mark.parametrize("loop", TRAINERS)
 @pytest.mark.parametrize("layout", ["NHWC", "HWCN"])
-def test_steps_of_evaluation_and_prediction_only_go_forward(digits_dataset, tmp_path, loop, layout):
+def test_steps_of_evaluation_and_prediction_only_go_forward(digits_dataset, loop, layout):
     options = {"trainer": loop, "layout": layout, "eval_batch_size": 32, "ema": 0.9}
     config = configured(digits_dataset, **options)
     for mode in ("evaluation", "prediction"):
-        step = step_maker(digits_dataset, config, find_topology("v5e:2x2"), str(tmp_path), mode)
-        findings, hlo = check_hlo(step.make, mode)
+        checks = make_checks(digits_dataset, config, find_topology("v5e:2x2"))
+        findings, hlo = check_hlo(functools.partial(checks.step_of, mode), mode)
         assert [finding.verdict for finding in findings] == [GOOD], findings
         assert hlo
         assert f"{mode}: XLA compiles the step" in findings[0].seen

@@ -23,13 +23,13 @@ from estimator_app.model_dir.checkpoints import NAME
 from estimator_app.model_dir.history import read_history
 from estimator_app.model_dir.run_files import read_config
 from estimator_app.preflight.findings import GOOD
-from estimator_app.preflight.preflight import make_step
 from estimator_app.preflight.xla import check_hlo
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import RECIPE, configured, held_out_records, keras_warns
+from support.tensorflow_steps import make_step
 from tpu_input import InputConfig, from_infeed, make_train_input_fn
 from tpu_input.augment import color_jitter, rand_augment
 from tpu_input.predict import decode_files

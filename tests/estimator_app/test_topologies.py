@@ -41,12 +41,23 @@ V5P = """
 # https://docs.cloud.google.com/tpu/docs/v2 and v3.
 V2 = "2x2 4 1 1\n 4x4 16 4 4\n 8x8 64 16 16\n 8x16 128 32 32\n 16x16 256 64 64"
 V3 = V2 + "\n 4x8 32 8 8\n 16x32 512 128 128\n 32x32 1024 256 256"
-TABLES = {"v2": V2, "v3": V3, "v4": V5P.replace("16x16x24 6144 1536 1536", ""), "v5e": V5E, "v5p": V5P, "v6e": V6E}
+# The page of TPU7x has no table of slices, but "VMs of 4 chips" and 9,216 chips per pod; GKE's machine type is
+# tpu7x-standard-4t: https://docs.cloud.google.com/tpu/docs/tpu7x, read 2026-11-28.
+TPU7X = "2x2x1 4 1 1\n 2x2x2 8 2 2\n 4x4x4 64 16 16\n 16x24x24 9216 2304 2304"
+TABLES = {
+    "v2": V2,
+    "v3": V3,
+    "v4": V5P.replace("16x16x24 6144 1536 1536", ""),
+    "v5e": V5E,
+    "v5p": V5P,
+    "v6e": V6E,
+    "tpu7x": TPU7X,
+}
 
 
 @pytest.mark.parametrize("generation", CHIPS)
 def test_slices_have_the_hosts_and_vms_of_google_s_tables(generation):
-    cores = 2 if generation in ("v2", "v3") else 1
+    cores = 2 if generation in ("v2", "v3", "tpu7x") else 1
     for row in filter(str.strip, TABLES[generation].splitlines()):
         sides, chips, hosts, vms = row.split()
         topology = find_topology(f"{generation}:{sides}")
@@ -76,6 +87,7 @@ def test_a_table_is_whole():
         ("v5p:2x2x2", 208, 459),
         ("v6e:1x1", 44, 918),
         ("v6e:16x16", 180, 918),
+        ("tpu7x:2x2x1", 224, 2307 / 2),
     ],
 )
 def test_a_vm_has_the_processors_of_its_machine_type(name, vcpus, teraflops):
@@ -99,7 +111,7 @@ def test_hosts_are_told_where_they_are_not_the_vms(name, words):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v5:2x2", "generation must be one of v2, v3, v4, v5e, v5p, v6e, got 'v5'; did you mean v5"),
+        ("v5:2x2", "generation must be one of v2, v3, v4, v5e, v5p, v6e, tpu7x, got 'v5'; did you mean v5"),
         ("v5e", "2 dimensions in chips, as in 'v5e:2x2', got 'v5e'"),
         ("v5e:2x2x1", "2 dimensions in chips, as in 'v5e:2x2', got 'v5e:2x2x1'"),
         ("v4:2x2", "3 dimensions in chips, as in 'v4:2x2x1', got 'v4:2x2'"),

@@ -11,11 +11,12 @@ from estimator_app.config import default_trainer
 from estimator_app.preflight.compile import check_compile, check_fits, check_jax_step
 from estimator_app.preflight.compiler import Compiler, Program
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
-from estimator_app.preflight.preflight import lowered, step_maker
 from estimator_app.preflight.step import MODES
+from estimator_app.preflight.xla import lower
 from estimator_app.runtime.topologies import find_topology
 from support.app_commands import run
 from support.app_fixtures import RECIPE, configured, keras_warns
+from support.tensorflow_steps import lowered, make_checks
 from tpu_input import make_train_input_fn
 
 pytestmark = [pytest.mark.preflight, keras_warns]
@@ -36,7 +37,7 @@ def compiled(manifest, batch, search=False, **options):
 
     def hlo(size):
         spec = make_train_input_fn(manifest, config.input)({"batch_size": size}).element_spec
-        return lowered(config, "/nonexistent", spec)
+        return lowered(config, spec)
 
     return check_compile(Compiler(str(PYTHON), ONE), hlo(batch), batch, ONE, config.input.layout, hlo, search)
 
@@ -72,8 +73,8 @@ def test_networks_by_name_compile_in_both_trainers_for_training_evaluation_and_p
     config = configured(digits_dataset, trainer=trainer, train_batch_size=8, **options)
     memory = []
     for mode in MODES:
-        step = step_maker(digits_dataset, config, ONE, "/nonexistent", mode)
-        program = Compiler(str(PYTHON), ONE)(step.lowered(step.batch))
+        step = make_checks(digits_dataset, config, ONE).step_of(mode)
+        program = Compiler(str(PYTHON), ONE)(lower(step).serialized)
         assert isinstance(program, Program), mode
         memory.append(program.bytes)
     assert memory[0] > 2 * memory[1]  # momentum and what the gradients need
@@ -83,10 +84,13 @@ def test_networks_by_name_compile_in_both_trainers_for_training_evaluation_and_p
 def test_an_evaluation_that_is_too_large_is_told(digits_dataset):
     options = {"network": "support.broken_networks:large", "image_size": 224, "eval_batch_size": 65536}
     config = configured(digits_dataset, trainer=default_trainer(), train_batch_size=8, **options)
-    step = step_maker(digits_dataset, config, ONE, "/nonexistent", "evaluation")
-    finding = check_fits(
-        Compiler(str(PYTHON), ONE), step.lowered(step.batch), "evaluation", step.batch, ONE, step.lowered
-    )
+    checks = make_checks(digits_dataset, config, ONE)
+
+    def of_size(batch: int) -> bytes:
+        return lower(checks.step_of("evaluation", batch)).serialized
+
+    batch = config.eval_batch_size
+    finding = check_fits(Compiler(str(PYTHON), ONE), of_size(batch), "evaluation", batch, ONE, of_size)
     assert finding.verdict == FAILS
     assert finding.seen.startswith("evaluation: a step with 65536 images per core takes ")
     assert finding.advice.startswith("use --eval_batch_size=")
@@ -104,7 +108,7 @@ def test_the_order_of_the_axes_is_held_against_the_device_s(digits_dataset, layo
 def test_every_generation_compiles(digits_dataset, topology):
     config = configured(digits_dataset, trainer=default_trainer(), network="support.broken_networks:fine")
     spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 8}).element_spec
-    program = Compiler(str(PYTHON), find_topology(topology))(lowered(config, "/nonexistent", spec))
+    program = Compiler(str(PYTHON), find_topology(topology))(lowered(config, spec))
     assert isinstance(program, Program)
     assert program.flops > 0
 

@@ -50,4 +50,4 @@ def test_what_is_not_documented_has_no_row():
     assert newest() == "2.20"
     pairs = [(version, name) for row in ROWS for version in row.versions for name in row.generations]
     assert len(pairs) == len(set(pairs))
-    assert {name for _, name in pairs} == set(CHIPS)
+    assert {name for _, name in pairs} == {*CHIPS} - {"tpu7x"}  # on which TensorFlow does not run

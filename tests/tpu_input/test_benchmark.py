@@ -8,7 +8,8 @@ import json
 import pytest
 
 from tpu_input import InputConfig, __main__
-from tpu_input.benchmark.measure import Cost, Measured
+from tpu_input.benchmark.cost import Cost
+from tpu_input.benchmark.measure import Measured
 from tpu_input.benchmark.report import bottleneck, describe
 from tpu_input.benchmark.stages import stages
 from tpu_input.benchmark.variations import changes, sampled

@@ -16,25 +16,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 
+from tpu_input.benchmark.cost import Cost
 from tpu_input.benchmark.stages import Candidate, batching, stages
 from tpu_input.benchmark.variations import changes, decode_alone, sampled
 from tpu_input.command_line.cores import num_cores
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.reading import finished
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """Cost of an image.
-
-    Attributes:
-      images_per_second: Images per second on all cores of this machine; with echo, crops per second.
-      cpu_ms: CPU milliseconds per image, over all threads.
-    """
-
-    images_per_second: float
-    cpu_ms: float
 
 
 @dataclasses.dataclass(frozen=True)

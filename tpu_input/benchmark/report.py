@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpu_input.benchmark.measure import Cost, Measured
+from tpu_input.benchmark.cost import Cost
+from tpu_input.benchmark.measure import Measured
 
 _BUSY = 0.8  # share of the cores' time; below it, the input waits for something other than the cores
 _GAIN = 1.1  # smallest gain that is reported: at 0.5 to 0.75 ms, three rounds repeat within a few percent
