@@ -109,7 +109,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
         if {_train_flags, _preflight_train_flags} & {*parts}:
             command.set_defaults(**recipe or {})
 
-    add(commands.train, _run_flags, _train_flags, _tpu_flags)
+    add(commands.train, _run_flags, _train_flags, _process_flags, _tpu_flags)
     add(commands.watch, _watch_flags, _tpu_flags)
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
@@ -387,6 +387,21 @@ _PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, whose newest is taken"
 _PREDICT_MODEL_DIR = (
     "training run, instead of --export_dir. For files, its newest export is taken; for --dataset, its last checkpoint"
 )
+
+
+def _process_flags(group: Group) -> None:
+    flag = group("several processes, with --trainer=jax")
+    flag("--coordinator_address", metavar="HOST:PORT", help=_COORDINATOR_ADDRESS)
+    flag("--num_processes", type=int, metavar="N", help=_NUM_PROCESSES)
+    flag("--process_id", type=int, metavar="I", help=_PROCESS_ID)
+    flag("--initialization_timeout", type=float, metavar="SECONDS", default=300.0, help=_INITIALIZATION_TIMEOUT)
+
+
+_DETECTED = "(default: as JAX finds it on Cloud TPU, Slurm and Kubernetes)"
+_COORDINATOR_ADDRESS = f"address of process 0, and a port at which it listens to the others {_DETECTED}"
+_NUM_PROCESSES = f"number of processes that train together. Each runs the same command; 1 trains alone {_DETECTED}"
+_PROCESS_ID = f"number of this process, from 0, which alone reads and writes --model_dir {_DETECTED}"
+_INITIALIZATION_TIMEOUT = "seconds within which all processes must have started (default: %(default)g)"
 
 
 def _tpu_flags(group: Group) -> None:

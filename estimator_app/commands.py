@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -25,7 +26,7 @@ from estimator_app.runtime import missing_paths
 from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
-from tpu_input.command_line import note, print_failure, print_line, to_json
+from tpu_input.command_line import failed, note, print_failure, print_line, to_json
 from tpu_input.command_line.streams import check_printed, stdout_is_lost
 from tpu_input.command_line.text_files import read_lines
 from tpu_input.dataset_format.class_names import class_table
@@ -34,6 +35,7 @@ from tpu_input.dataset_format.record_spec import parse_record
 if TYPE_CHECKING:
     from estimator_app.config import TrainerName
     from estimator_app.model_dir.run_files import Finished
+    from estimator_app.trainers.jax.processes import Group
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -48,6 +50,10 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
     if vars(arguments).get("use_tpu") and trainer_of(arguments) == "jax":
         raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
+    if arguments.command is train:
+        of_processes = [f"--{name}" for name in _PROCESS_FLAGS if vars(arguments)[name] is not None]
+        if of_processes and (trainer := trainer_of(arguments)) != "jax":
+            raise ValueError(f"{of_processes[0]} is for --trainer=jax, but this run has --trainer={trainer}")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
     if arguments.command is predict:
@@ -123,8 +129,13 @@ def train(arguments: argparse.Namespace) -> int:
     finished = None
     with on_signals() as stop:
         try:
-            places = (_dataset(arguments), model_dir, arguments.export_dir)
-            finished = train(*places, tpu, _reporter(arguments), stop, command, _classes(arguments), **options)
+            with _processes(arguments) as group:
+                if group and group.index:
+                    from estimator_app.trainers.jax.train import follow
+
+                    return follow(group, arguments.dataset, stop)
+                places = (_dataset(arguments), model_dir, arguments.export_dir)
+                finished = train(*places, tpu, _reporter(arguments), stop, command, _classes(arguments), **options)
         except Stopped:
             steps = read_config(model_dir).train_steps
             stopped = f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}"
@@ -134,6 +145,28 @@ def train(arguments: argparse.Namespace) -> int:
             _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
+
+
+_PROCESS_FLAGS = ("coordinator_address", "num_processes", "process_id")
+# What may differ between the processes of a run; of the dataset, its content is compared.
+_OF_PROCESS = {"command", "argv", "coordinator_address", "process_id", "initialization_timeout", "dataset"}
+_OF_PROCESS |= {"verbose", "quiet", "json", "log_file"}
+
+
+def _processes(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Group | None]:
+    """Returns the context manager of a run's processes, which yields None for other trainers than jax."""
+    if trainer_of(arguments) != "jax":
+        return contextlib.nullcontext()
+    from estimator_app.model.keras_library import require_backend
+    from estimator_app.model_dir.run_files import versions
+
+    require_backend("jax")
+    from estimator_app.trainers.jax.processes import find_place, joined
+
+    flags = {f"--{name}": value for name, value in vars(arguments).items() if name not in _OF_PROCESS}
+    place = find_place(*(vars(arguments)[name] for name in _PROCESS_FLAGS))
+    report = functools.partial(failed, arguments.argv)
+    return joined(place, flags | versions("jax"), arguments.initialization_timeout, report)
 
 
 def _reporter(arguments: argparse.Namespace) -> Callable[[str], None]:

@@ -118,9 +118,8 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
                 f"{model_dir!r} holds another run: its {'; its '.join(found)}; use another --model_dir{repeat}"
             )
     check_unshared(model_dir, step_of(last) if last else -1)
-    versions = {"python": platform.python_version()} | _versions(config.trainer) | {"jpeg2tpu": _version("jpeg2tpu")}
     files.make_folder(model_dir)
-    files.write(f"{model_dir}/{CONFIG_NAME}", config.to_json(versions, command))
+    files.write(f"{model_dir}/{CONFIG_NAME}", config.to_json(versions(config.trainer), command))
     if last and wrong:
         name_last(model_dir, last)
     return wrong
@@ -239,13 +238,15 @@ def read_finished(model_dir: str) -> Finished | None:
         return None
 
 
-def _versions(trainer: str) -> dict[str, str]:
-    """Returns the versions of the libraries that a trainer computes with, by their names."""
+def versions(trainer: str) -> dict[str, str]:
+    """Returns the versions of what a trainer computes with, by name."""
     if trainer == "jax":
-        return {name: _version(name) for name in ("jax", "keras")}
-    import tensorflow as tf
+        libraries = {name: _version(name) for name in ("jax", "keras")}
+    else:
+        import tensorflow as tf
 
-    return {"tensorflow": tf.__version__}
+        libraries = {"tensorflow": tf.__version__}
+    return {"python": platform.python_version()} | libraries | {"jpeg2tpu": _version("jpeg2tpu")}
 
 
 def _version(distribution: str) -> str:

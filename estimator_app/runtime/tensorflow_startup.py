@@ -11,6 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from tpu_input.command_line import activity, error_lines
 from tpu_input.command_line.distribution import which_extra
@@ -82,20 +83,26 @@ def set_up_processor() -> None:
 
 
 @contextlib.contextmanager
-def no_stderr() -> Iterator[None]:
-    """Context manager that discards stderr, including the output of C and C++ code.
-
-    Newer TensorFlow logs before it reads its log level, and its JPEG decoder prints an error that is also raised.
-    """
-    sys.stderr.flush()
-    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+def no_output(descriptor: int) -> Iterator[None]:
+    """Context manager that discards stdout (1) or stderr (2), including the output of C and C++ code."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    before, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
     try:
         yield
     finally:
-        os.dup2(before, 2)
+        os.dup2(before, descriptor)
         os.close(before)
         os.close(nowhere)
+
+
+def no_stderr() -> AbstractContextManager[None]:
+    """Context manager that discards stderr.
+
+    Newer TensorFlow logs before it reads its log level, and its JPEG decoder prints an error that is also raised.
+    """
+    return no_output(2)
 
 
 def user_error_types() -> tuple[type[Exception], ...]:

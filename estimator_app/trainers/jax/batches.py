@@ -116,6 +116,8 @@ def _fill(source: Any, arrays: dict[str, Any], first: int, places: range, batch_
 def make_mesh(devices: Any = None) -> Mesh:
     """Returns all devices of all processes as a line, over which a batch is divided.
 
+    Those of a process are next to each other, so that a batch has the same order whatever the number of processes.
+
     Args:
       devices: List of jax.Device; None for all.
 
@@ -123,7 +125,8 @@ def make_mesh(devices: Any = None) -> Mesh:
       ValueError: JAX finds none: its plugin is missing, does not fit the driver, or another process has the TPU.
     """
     try:
-        return Mesh(np.array(jax.devices() if devices is None else devices), (_AXIS,))
+        in_order = sorted(jax.devices() if devices is None else devices, key=lambda one: (one.process_index, one.id))
+        return Mesh(np.array(in_order), (_AXIS,))
     except RuntimeError as error:
         raise ValueError(
             f"JAX finds no device: {_first_line(error)}; JAX_PLATFORMS=cpu runs on the processor alone"

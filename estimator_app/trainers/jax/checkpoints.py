@@ -3,8 +3,8 @@
 TrainState ──save()──▶ "global_step", "position", "weights/…", "fixed/…", "optimizer/…", "ema/…"
            ◀──restore()──
 
-Each device has a copy of the state, so one process can write all of it as one file, which NumPy reads anywhere, and
-which becomes visible in one moment, in a bucket too. Orbax writes a folder of many files, as a state needs whose parts
+Each device has a copy of the state, so process 0 can write all of it as one file, which NumPy reads anywhere, and which
+becomes visible in one moment, in a bucket too. Orbax writes a folder of many files, as a state needs whose parts
 lie on different devices.
 """
 
@@ -37,8 +37,6 @@ def save(run: JaxRun, state: TrainState, step: int) -> None:
     Raises:
       OSError: It cannot be written.
     """
-    if jax.process_index():
-        return
     path = f"{run.model_dir}/{NAME}-{step}"
     position = np.array(json.dumps(_position(run.config)))
     write_arrays(
@@ -75,7 +73,7 @@ def _named(tree: Any) -> dict[str, Any]:
 
 
 def restore(run: JaxRun, path: str) -> TrainState:
-    """Returns the state in a checkpoint, over the devices.
+    """Returns the state in a checkpoint, in NumPy arrays.
 
     Raises:
       ValueError: It is of another trainer, network, dataset or batch size, or damaged.
@@ -95,8 +93,7 @@ def restore(run: JaxRun, path: str) -> TrainState:
         tree = getattr(like, part)
         arrays = [reader.get_tensor(f"{prefix}/{name}") for name in _named(tree)]
         parts[part] = jax.tree.unflatten(jax.tree.structure(tree), arrays)
-    state: TrainState = run.on_devices(TrainState(step=np.int32(step_of(path)), **parts))
-    return state
+    return TrainState(step=np.asarray(step_of(path), np.int32), **parts)
 
 
 def read_evaluated(config: TrainConfig, variables: Variables, path: str) -> tuple[dict[str, Array], int]:

@@ -1,7 +1,7 @@
 """A run under JAX: its network as pure functions, compiled for all devices, and the values of its variables.
 
     TrainConfig + model_dir ──make_run()──▶ JaxRun
-    JaxRun.initial() or checkpoints.restore() ──▶ TrainState ──JaxRun.train_step──▶ TrainState
+    JaxRun.initial() or checkpoints.restore() ──JaxRun.on_devices()──▶ TrainState ──JaxRun.train_step──▶ TrainState
 
 Keras makes the network and knows its layers. Its own variables keep the initial values: what is trained is the plain
 state of step.py, which Keras' stateless_call() takes in their place.
@@ -24,6 +24,7 @@ from estimator_app.model.layer_names import variables_of
 from estimator_app.trainers.checks import make_weighted_model
 from estimator_app.trainers.jax.batches import divided_over, make_mesh, whole_on
 from estimator_app.trainers.jax.optimizer import make_optimizer
+from estimator_app.trainers.jax.processes import Group, current
 from estimator_app.trainers.jax.step import TrainState, Variables, make_eval_step, make_train_step
 from tpu_input import InputConfig
 
@@ -41,6 +42,7 @@ class JaxRun:
       variables: The network, and the names of its variables.
       train_step: Of step.make_train_step(), compiled; the state that it is given is used up.
       eval_step: Of step.make_eval_step(), compiled.
+      group: The processes that have these devices.
     """
 
     config: TrainConfig
@@ -49,9 +51,10 @@ class JaxRun:
     variables: Variables
     train_step: Callable[..., Any]
     eval_step: Callable[..., Any]
+    group: Group
 
     def initial(self) -> TrainState:
-        """Returns the state before the first step, over the devices."""
+        """Returns the state before the first step, in NumPy arrays."""
         model = self.variables.model
         weights = _values(self.variables.weights, model.trainable_variables)
         fixed = _values(self.variables.fixed, model.non_trainable_variables)
@@ -59,12 +62,12 @@ class JaxRun:
         state = TrainState(
             jnp.zeros([], jnp.int32), weights, fixed, make_optimizer(self.config).init(weights), averages
         )
-        placed: TrainState = self.on_devices(jax.tree.map(np.asarray, state))
-        return placed
+        of_host: TrainState = jax.tree.map(np.asarray, state)
+        return of_host
 
     def on_devices(self, values: Any) -> Any:
-        """Returns arrays, such as a TrainState's, with a copy on each device."""
-        whole = whole_on(self.mesh)
+        """Returns process 0's arrays, such as a TrainState's, with a copy on each device; all processes call it."""
+        whole, values = whole_on(self.mesh), self.group.from_first(values)
         return jax.tree.map(
             lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__), values
         )
@@ -77,7 +80,7 @@ def make_run(
     initial: Mapping[str, Any] | None = None,
     devices: Any = None,
 ) -> JaxRun:
-    """Returns the functions of a run, compiled when they are first called.
+    """Returns the functions of a run, compiled when they are first called; process 0 has the others make it too.
 
     Args:
       config: Config of the run.
@@ -91,7 +94,8 @@ def make_run(
     """
     check_options(config, cluster)
     set_cache_folder()
-    mesh = make_mesh(devices)
+    mesh, group = make_mesh(devices), current()
+    group.call("make", config=config.to_json({}))
     config = dataclasses.replace(config, input=fed_input(config.input))
     variables = name_variables(make_weighted_model(config, initial))
     whole, divided = whole_on(mesh), divided_over(mesh)
@@ -108,6 +112,7 @@ def make_run(
         ),
         # Every process then has the values of all examples.
         jax.jit(make_eval_step(variables, config), in_shardings=(whole, divided), out_shardings=whole),
+        group,
     )
 
 

@@ -1,16 +1,21 @@
 """One stretch of training, and one evaluation, with JAX; both start from the last checkpoint.
 
 checkpoint of step N ──train()──▶ checkpoint of a later step ──evaluate()──▶ Metrics
+
+With several processes, process 0 calls these; the others take the same steps in follow(), and write nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,12 +25,13 @@ from estimator_app.model.scores import Scores
 from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.model_dir.events import EventFile
 from estimator_app.trainers.checkpointing import CheckpointSaver
-from estimator_app.trainers.checks import check_evaluable, counted, no_number
+from estimator_app.trainers.checks import check_evaluable, counted, no_number, read_dataset
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.jax.batches import BatchReader, check_divisible, device_errors, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
 from estimator_app.trainers.jax.mixing import draw_mixing
-from estimator_app.trainers.jax.state import JaxRun
+from estimator_app.trainers.jax.processes import Group
+from estimator_app.trainers.jax.state import JaxRun, make_run
 from estimator_app.trainers.jax.step import TrainState
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft
@@ -59,15 +65,31 @@ def train(
         check_divisible("--eval_batch_size", config.eval_batch_size, run.mesh)
     path = latest_checkpoint(run.model_dir)
     state = restore(run, path) if path else run.initial()
+    run.group.call("train", step=step, last=last)
     saver = CheckpointSaver(config, step if path else -1, saved)
     saver.reached(step, lambda: save(run, state, step))
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress.of(config, step, last, left, took)
     events = EventFile(run.model_dir)
     profile = Profile(run.model_dir, *config.profile, jax.profiler.start_trace, jax.profiler.stop_trace)
+    steps = _steps(run, state, manifest, step, last)
     try:
-        with device_errors("--train_batch_size"), closing(_training_batches(run, manifest, step, last)) as batches:
-            _train_to(run, state, batches, progress, events, profile, last, stop, saver)
+        profile.reached(step)
+        with device_errors("--train_batch_size"), closing(steps):
+            for taken in steps:
+                progress.took(taken.step, taken.loss, taken.began, taken.ready)
+                if math.isnan(taken.loss):
+                    raise no_number(taken.step, run.config)
+                if curves := progress.curves(run.config, taken.step - 1):
+                    events.scalars(taken.step, curves)
+                # Asked once: if it were set between two questions, the run would end without saving.
+                stopping = run.group.is_stopped(stop)
+                write = functools.partial(save, run, taken.state, taken.step)
+                saver.reached(taken.step, write, now=taken.step == last or stopping)
+                if stopping:
+                    raise Stopped
+                if taken.step < last:
+                    profile.reached(taken.step)
     finally:
         profile.close()
         progress.close()
@@ -75,52 +97,59 @@ def train(
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
+class _Taken(NamedTuple):
+    """A step that has been taken.
+
+    Attributes:
+      step: Number of steps done with it.
+      state: The state after it; the next step uses it up.
+      loss: Mean loss of its batch.
+      began: Time at which it began, in seconds since 1970.
+      ready: Time at which its batch was ready, in seconds since 1970.
+    """
+
+    step: int
+    state: TrainState
+    loss: float
+    began: float
+    ready: float
+
+
+def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: int) -> Iterator[_Taken]:
+    """Yields each step from `step` to `last` when it is done, the same in all processes.
+
+    Args:
+      run: The run.
+      state: The state before the first step, in NumPy arrays; process 0's is taken.
+      manifest: Of the dataset.
+      step: Number of steps done before.
+      last: Number of steps done at the end.
+    """
+    with closing(_training_batches(run, manifest, step, last)) as batches:
+        state = run.on_devices(state)
+        began, batch = time.time(), next(batches)
+        on_devices = to_devices(batch, run.mesh)
+        while step < last:
+            state, of_step = run.train_step(state, on_devices, draw_mixing(run.config, step))
+            ready, step = batch.ready, step + 1
+            is_ahead = batches.is_ready()
+            if is_ahead:  # its way to the devices takes no time while the step runs
+                batch = next(batches)
+                on_devices = to_devices(batch, run.mesh)
+            yield _Taken(step, state, float(of_step), began, ready)  # float() waits for the step
+            began = time.time()
+            if not is_ahead and step < last:
+                batch = next(batches)
+                on_devices = to_devices(batch, run.mesh)
+
+
 def _training_batches(run: JaxRun, manifest: Manifest, step: int, last: int) -> BatchReader:
     """Returns this process' parts of the batches of the steps from `step` to before `last`."""
-    hosts, own = jax.process_count(), run.config.train_batch_size // jax.process_count()
+    size, own = run.group.size, run.config.train_batch_size // run.group.size
     source = TrainSource(
-        manifest, run.config.input, own, host=jax.process_index(), num_hosts=hosts, start_step=step, end_step=last
+        manifest, run.config.input, own, host=run.group.index, num_hosts=size, start_step=step, end_step=last
     )
     return BatchReader(source, own, last - step, manifest.path)
-
-
-def _train_to(
-    run: JaxRun,
-    state: TrainState,
-    batches: BatchReader,
-    progress: Progress,
-    events: EventFile,
-    profile: Profile,
-    last: int,
-    stop: threading.Event,
-    saver: CheckpointSaver,
-) -> None:
-    """Trains up to `last`, step by step."""
-    began, batch = time.time(), next(batches)
-    on_devices = to_devices(batch, run.mesh)
-    while progress.step < last:
-        profile.reached(progress.step)
-        state, of_step = run.train_step(state, on_devices, draw_mixing(run.config, progress.step))
-        ready, step = batch.ready, progress.step + 1
-        is_ahead = batches.is_ready()
-        if is_ahead:  # its way to the devices takes no time while the step runs
-            batch = next(batches)
-            on_devices = to_devices(batch, run.mesh)
-        loss = float(of_step)  # waits for the step
-        progress.took(step, loss, began, ready)
-        began = time.time()
-        if math.isnan(loss):
-            raise no_number(step, run.config)
-        if curves := progress.curves(run.config, step - 1):
-            events.scalars(step, curves)
-        # Read once: if it were set between two reads, the run would end without saving.
-        stopping = stop.is_set()
-        saver.reached(step, functools.partial(save, run, state, step), now=step == last or stopping)
-        if stopping:
-            raise Stopped
-        if not is_ahead and step < last:
-            batch = next(batches)
-            on_devices = to_devices(batch, run.mesh)
 
 
 def evaluate(
@@ -141,18 +170,68 @@ def evaluate(
     check_divisible("--eval_batch_size", config.eval_batch_size, run.mesh)
     path = checkpoint or str(latest_checkpoint(run.model_dir))
     values, step = read_evaluated(run.config, run.variables, path)
-    values = run.on_devices(values)
-    hosts, own = jax.process_count(), config.eval_batch_size // jax.process_count()
-    source = EvalSource(manifest, run.config.input, own, config.split, jax.process_index(), hosts)
-    steps = eval_steps(manifest, config.split, config.eval_batch_size, hosts)
+    run.group.call("evaluate")
     scores = Scores(len(config.classes))
-    with device_errors("--eval_batch_size"), closing(BatchReader(source, own, steps, manifest.path)) as batches:
-        for batch in batches:
-            if stop and stop.is_set():
-                raise Stopped
-            scores.add(jax.device_get(run.eval_step(values, to_devices(batch, run.mesh))))
+    batches = _evaluated(run, values, manifest, config, stop or threading.Event())
+    with device_errors("--eval_batch_size"), closing(batches):
+        for of_batch in batches:
+            scores.add(jax.device_get(of_batch))
     metrics = counted(scores.results() | {"global_step": step}, manifest, config)
     events = EventFile(f"{run.model_dir}/eval")
     events.scalars(metrics.step, metrics.scalars())
     events.close()
     return metrics
+
+
+def _evaluated(
+    run: JaxRun, values: Mapping[str, Any], manifest: Manifest, config: TrainConfig, stop: threading.Event
+) -> Iterator[Mapping[str, Any]]:
+    """Yields what eval_step finds of all examples of each batch of config.split, the same in all processes.
+
+    Args:
+      run: The run.
+      values: The variables by name, in NumPy arrays; process 0's are taken.
+      manifest: Of the dataset.
+      config: For the split and its batch size.
+      stop: Event of this process; when any process' is set, Stopped is raised.
+    """
+    size, own = run.group.size, config.eval_batch_size // run.group.size
+    source = EvalSource(manifest, run.config.input, own, config.split, run.group.index, size)
+    steps = eval_steps(manifest, config.split, config.eval_batch_size, size)
+    with closing(BatchReader(source, own, steps, manifest.path)) as batches:
+        on_devices = run.on_devices(values)
+        for batch in batches:
+            if run.group.is_stopped(stop):
+                raise Stopped
+            yield run.eval_step(on_devices, to_devices(batch, run.mesh))
+
+
+def follow(group: Group, dataset: str, stop: threading.Event) -> int:
+    """Takes part in what process 0 trains and evaluates until its command ends; returns the exit code of that.
+
+    Args:
+      group: The processes, of which this is not the first.
+      dataset: Folder or URI of the dataset, as this process reaches it.
+      stop: Event; when it is set, all processes end after the current step.
+
+    Raises:
+      ValueError: The dataset is not process 0's, or an image cannot be decoded.
+    """
+    for name, arguments in group.calls():
+        if name == "make":
+            config = dataclasses.replace(TrainConfig.from_json(arguments["config"], "process 0"), dataset=dataset)
+            manifest = read_dataset(config)
+            if manifest.fingerprint != config.fingerprint:
+                raise ValueError(f"{dataset!r} has other content than the dataset of process 0; copy it again")
+            run = make_run(config, "")
+        elif name == "train":
+            with device_errors("--train_batch_size"), closing(_steps(run, run.initial(), manifest, **arguments)) as steps:
+                for _ in steps:
+                    if run.group.is_stopped(stop):
+                        break
+        else:
+            batches = _evaluated(run, run.initial().evaluated, manifest, run.config, stop)
+            with contextlib.suppress(Stopped), device_errors("--eval_batch_size"), closing(batches):
+                for _ in batches:
+                    pass
+    return group.code
