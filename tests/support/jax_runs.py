@@ -7,32 +7,79 @@ import subprocess
 import sys
 from pathlib import Path
 
-# A command, in a process that may be killed right after a step.
+from support.cloud import free_port
+
+# A command, in a process that may get a signal right before a step.
 PROGRAM = """
-import os, signal, sys
+import os, sys
 for name in ("tensorflow", "apache_beam", "tensorboard"):
     sys.modules[name] = None
+number, at = int(sys.argv[1]), int(sys.argv[2])
+if number:
+    os.environ["KERAS_BACKEND"] = "jax"
+    from estimator_app.trainers.jax import train
+    draw = train.draw_mixing
+    def signaled(config, step):
+        if step == at:
+            os.kill(os.getpid(), number)
+        return draw(config, step)
+    train.draw_mixing = signaled
 from estimator_app.__main__ import main
-from estimator_app.trainers.progress import Progress
-kill_at, took = int(sys.argv[1]), Progress.took
-def killed(self, *args):
-    took(self, *args)
-    if self.step == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-Progress.took = killed
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[3:]))
 """
+ROOT = Path(__file__).parents[2]
 
 
-def command(*arguments: str, kill_at: int = 0, devices: int = 1) -> subprocess.CompletedProcess[str]:
+def started(program: str, *arguments: str, devices: int = 1) -> subprocess.Popen[str]:
+    """Starts a program of Python.
+
+    Args:
+      program: Its text.
+      arguments: Its arguments.
+      devices: Number of devices that JAX makes of the processor.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    environment["PYTHONPATH"] = str(ROOT / "tests")  # for networks of support/
+    environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    words = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(*processes: subprocess.Popen[str]) -> list[subprocess.CompletedProcess[str]]:
+    """Waits until processes have ended; returns their results."""
+    try:
+        said = [process.communicate() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *texts)
+        for process, texts in zip(processes, said, strict=True)
+    ]
+
+
+def command(*arguments: str, signal: int = 0, at_step: int = 0, devices: int = 1) -> subprocess.CompletedProcess[str]:
     """Runs a command of jpeg2tpu.
 
     Args:
       arguments: Of the command.
-      kill_at: Step after which the process is killed; 0 for none.
+      signal: Signal that its process gets; 0 for none.
+      at_step: Number of steps done when it gets it.
       devices: Number of devices that JAX makes of the processor.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
-    environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-    program = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(kill_at), *arguments]
-    return subprocess.run(program, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=environment)
+    (done,) = ended(started(PROGRAM, str(int(signal)), str(at_step), *arguments, devices=devices))
+    return done
+
+
+def command_in_two(
+    *arguments: str, signals: tuple[int, int] = (0, 0), at_step: int = 0
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs a command of jpeg2tpu in two processes with a device each; the arguments are as of command()."""
+    address = f"--coordinator_address=127.0.0.1:{free_port()}"
+    flags = (address, "--num_processes=2", "--initialization_timeout=60")
+    return ended(
+        *(
+            started(PROGRAM, str(int(number)), str(at_step), *arguments, *flags, f"--process_id={process}")
+            for process, number in enumerate(signals)
+        )
+    )

@@ -13,7 +13,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -115,7 +115,7 @@ class _Taken(NamedTuple):
     ready: float
 
 
-def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: int) -> Iterator[_Taken]:
+def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: int) -> Generator[_Taken]:
     """Yields each step from `step` to `last` when it is done, the same in all processes.
 
     Args:
@@ -185,7 +185,7 @@ def evaluate(
 
 def _evaluated(
     run: JaxRun, values: Mapping[str, Any], manifest: Manifest, config: TrainConfig, stop: threading.Event
-) -> Iterator[Mapping[str, Any]]:
+) -> Generator[Mapping[str, Any]]:
     """Yields what eval_step finds of all examples of each batch of config.split, the same in all processes.
 
     Args:
@@ -225,7 +225,10 @@ def follow(group: Group, dataset: str, stop: threading.Event) -> int:
                 raise ValueError(f"{dataset!r} has other content than the dataset of process 0; copy it again")
             run = make_run(config, "")
         elif name == "train":
-            with device_errors("--train_batch_size"), closing(_steps(run, run.initial(), manifest, **arguments)) as steps:
+            with (
+                device_errors("--train_batch_size"),
+                closing(_steps(run, run.initial(), manifest, **arguments)) as steps,
+            ):
                 for _ in steps:
                     if run.group.is_stopped(stop):
                         break
