@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -9,11 +10,12 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from support.app_fixtures import configured
 from support.cloud import free_port
 from support.jax_runs import command, command_in_two, ended, started
 from support.small_network import NORMALIZED
@@ -85,16 +87,18 @@ def test_a_signal_to_one_process_saves_and_ends_both(digits_dataset, tmp_path):
     assert (second.stdout, second.stderr) == ("", "")
 
 
-# Processes that agree again and again; one of them dies, while the others are in a step, or wait for one for ever.
-DYING = """
+# Processes that agree again and again; one of them ends, while the others are in a step, or wait for one for ever.
+ENDING = """
 import os, signal, sys, threading
 from estimator_app.trainers.jax.connections import Place
 from estimator_app.trainers.jax.processes import joined
-address, size, index, dying, waits = sys.argv[1], *map(int, sys.argv[2:])
+address, size, index, ending, waits, dies = sys.argv[1], *map(int, sys.argv[2:])
 with joined(Place(address, size, index), {}, 60, print) as group:
     for step in range(10**6):
-        if step == 5 and index == dying:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 5 and index == ending:
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("an image")
         if step == 5 and waits:
             threading.Event().wait()
         group.is_stopped(threading.Event())
@@ -103,14 +107,28 @@ with joined(Place(address, size, index), {}, 60, print) as group:
 
 @pytest.mark.long
 @pytest.mark.core
-@pytest.mark.parametrize(("size", "dying", "waits"), [(2, 0, 0), (3, 1, 0), (2, 0, 1)])
-def test_the_death_of_a_process_ends_the_others_with_a_line(size, dying, waits):
+@pytest.mark.parametrize(("size", "ending", "waits", "dies"), [(2, 0, 0, 1), (3, 1, 0, 1), (2, 0, 1, 1), (2, 1, 0, 0)])
+def test_the_end_of_a_process_ends_the_others_with_a_line(size, ending, waits, dies):
     address = f"127.0.0.1:{free_port()}"
-    results = ended(*(started(DYING, address, *map(str, (size, index, dying, waits))) for index in range(size)))
-    assert results.pop(dying).returncode == -signal.SIGKILL
+    results = ended(*(started(ENDING, address, *map(str, (size, index, ending, waits, dies))) for index in range(size)))
+    assert results.pop(ending).returncode == (-signal.SIGKILL if dies else 2)
+    line = (
+        "died; to resume from the last checkpoint, rerun the command of every process" if dies else "failed: an image"
+    )
     for done in results:
-        line = f"process {dying} died; to resume from the last checkpoint, rerun the command of every process\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, line, "")
+        assert (done.returncode, done.stdout, done.stderr) == (2, f"process {ending} {line}\n", "")
+
+
+def test_another_dataset_than_process_0_s_is_refused(digits_dataset):
+    from estimator_app.trainers.jax.train import follow
+
+    class Group:
+        def calls(self) -> Any:
+            config = dataclasses.replace(configured(digits_dataset, trainer="jax"), fingerprint="0" * 64)
+            yield "make", {"config": config.to_json({})}
+
+    with pytest.raises(ValueError, match="has other content than the dataset of process 0; copy it again"):
+        follow(cast("Any", Group()), digits_dataset.path, threading.Event())
 
 
 def met(*given: dict[str, Any], size: int = 2, indices: tuple[int, ...] = (0, 1), timeout: float = 20) -> list[str]:
