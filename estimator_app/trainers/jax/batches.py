@@ -116,7 +116,7 @@ def _fill(source: Any, arrays: dict[str, Any], first: int, places: range, batch_
 def make_mesh(devices: Any = None) -> Mesh:
     """Returns all devices of all processes as a line, over which a batch is divided.
 
-    Those of a process are next to each other, so that a batch has the same order whatever the number of processes.
+    The devices of a process are next to each other, so that the order of a batch does not depend on the processes.
 
     Args:
       devices: List of jax.Device; None for all.

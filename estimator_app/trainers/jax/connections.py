@@ -30,7 +30,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 class Place(NamedTuple):
-    """Where a process is among those of a run.
+    """Where a process is among all processes of a run.
 
     Attributes:
       address: HOST:PORT at which process 0 listens.

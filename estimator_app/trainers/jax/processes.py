@@ -87,7 +87,7 @@ def _detected(
 
 
 class Group:
-    """The processes of a run, of which this is one. Group() is the group of a process that trains alone.
+    """The processes of a run, seen from one of them. Group() is the group of a process that trains alone.
 
     Attributes:
       index: Number of this process, from 0.
@@ -121,7 +121,7 @@ class Group:
         self.code = message["end"]
 
     def is_stopped(self, stop: threading.Event) -> bool:
-        """Returns whether any process was told to stop, and then sets `stop`; all processes call it after a step."""
+        """Returns whether any process has been asked to stop, and then sets `stop`; all processes call it after a step."""
         if self.size == 1:
             return stop.is_set()
         of_signal = stop.number if isinstance(stop, Stop) else None

@@ -210,7 +210,7 @@ def follow(group: Group, dataset: str, stop: threading.Event) -> int:
     """Takes part in what process 0 trains and evaluates until its command ends; returns the exit code of that.
 
     Args:
-      group: The processes, of which this is not the first.
+      group: The processes; this one is not process 0.
       dataset: Folder or URI of the dataset, as this process reaches it.
       stop: Event; when it is set, all processes end after the current step.
 
