@@ -354,9 +354,9 @@ def test_two_devices_train_as_one(digits_dataset, tmp_path):
     for devices in (1, 2):
         done = run(str(devices), devices)
         assert done.returncode == 0, done.stderr
-    one, two = losses(tmp_path / "1"), losses(tmp_path / "2")
-    assert len(one) == 10
-    np.testing.assert_allclose(two, one, rtol=1e-5)
+    curves = [losses(tmp_path / name) for name in "12"]
+    assert len(curves[0]) == 10
+    np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
     one, two = arrays(tmp_path / "1", 10), arrays(tmp_path / "2", 10)
     for name in (name for name in one if name.startswith("fixed/")):  # the statistics are those of the whole batch
         np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=1e-5, err_msg=name)
