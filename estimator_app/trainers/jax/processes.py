@@ -121,7 +121,7 @@ class Group:
         self.code = message["end"]
 
     def is_stopped(self, stop: threading.Event) -> bool:
-        """Returns whether any process has been asked to stop, and then sets `stop`; all of them call it after a step."""
+        """Returns whether any process has been asked to stop, and sets `stop` then; all call it after each step."""
         if self.size == 1:
             return stop.is_set()
         of_signal = stop.number if isinstance(stop, Stop) else None

@@ -31,7 +31,6 @@ from estimator_app.trainers.jax.batches import (
     BatchReader,
     check_divisible,
     divided_over,
-    make_mesh,
     whole_on,
 )
 from estimator_app.trainers.jax.mixing import draw_mixing
@@ -187,8 +186,7 @@ def _arguments(run: JaxRun, mode: str, batch_size: int, example: Example) -> tup
     def everywhere(values: Any) -> Any:
         return jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), value.dtype, sharding=whole), values)
 
-    # Values for a TPU that is not there have to lie on this machine.
-    state = dataclasses.replace(run, mesh=make_mesh(jax.devices()[:1])).initial()
+    state = run.initial()
     batch = {
         name: jax.ShapeDtypeStruct((batch_size, *shape), dtype, sharding=divided)
         for name, (shape, dtype) in example.items()
