@@ -131,6 +131,31 @@ def test_another_dataset_than_process_0_s_is_refused(digits_dataset):
         follow(cast("Any", Group()), digits_dataset.path, threading.Event())
 
 
+def test_processes_that_a_program_has_connected_are_refused(digits_dataset, tmp_path, monkeypatch):
+    import jax
+
+    from estimator_app.trainers.jax.state import make_run
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="JAX has already connected several processes; leave out jax.distributed"):
+        make_run(configured(digits_dataset, trainer="jax"), str(tmp_path))
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    process_index: int
+    id: int
+
+
+def test_the_devices_of_a_process_are_next_to_each_other():
+    """On a TPU slice of several hosts, their numbers are not: each host has a square of its chips."""
+    from estimator_app.trainers.jax.batches import make_mesh
+
+    processes = {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
+    found = make_mesh([Device(process, number) for number, process in processes.items()]).devices
+    assert [device.id for device in found] == [0, 1, 4, 5, 2, 3, 6, 7]
+
+
 def met(*given: dict[str, Any], size: int = 2, indices: tuple[int, ...] = (0, 1), timeout: float = 20) -> list[str]:
     """Returns the line by which the meeting ends in each process; "" if it succeeds."""
     from estimator_app.trainers.jax.connections import Place, meet

@@ -90,11 +90,17 @@ def make_run(
       devices: List of jax.Device; None for all.
 
     Raises:
-      ValueError: An option of the config is one that this trainer does not have.
+      ValueError: An option of the config is one that this trainer does not have, or a program has connected several
+        processes itself.
     """
     check_options(config, cluster)
     set_cache_folder()
     mesh, group = make_mesh(devices), current()
+    if jax.process_count() != group.size:
+        raise ValueError(
+            "JAX has already connected several processes; leave out jax.distributed.initialize(), and run the command "
+            "jpeg2tpu train in each process, which connects them itself"
+        )
     group.call("make", config=config.to_json({}))
     config = dataclasses.replace(config, input=fed_input(config.input))
     variables = name_variables(make_weighted_model(config, initial))
