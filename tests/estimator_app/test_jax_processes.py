@@ -137,7 +137,7 @@ def test_processes_that_a_program_has_connected_are_refused(digits_dataset, tmp_
     from estimator_app.trainers.jax.state import make_run
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="JAX has already connected several processes; leave out jax.distributed"):
+    with pytest.raises(ValueError, match=r"JAX has already connected several processes; leave out jax\.distributed"):
         make_run(configured(digits_dataset, trainer="jax"), str(tmp_path))
 
 
