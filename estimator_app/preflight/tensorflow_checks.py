@@ -154,7 +154,7 @@ class TensorFlowChecks(TrainerChecks):
             yield Finding(COSTS, *surprise.split("; ", 1))
 
     def _lower_all(self) -> list[Finding]:
-        """Lowers the step of each mode; returns the findings, of which what training has, too, is reported once."""
+        """Lowers the step of each mode; returns the findings; what training has, too, is reported once."""
         findings: list[Finding] = []
         for mode in MODES:
             found, self._hlos[mode] = check_hlo(functools.partial(self.step_of, mode), mode)
