@@ -171,8 +171,8 @@ _JAX_STEP = (
 )
 _LARGEST_BATCH = "find the largest batch that fits, even if this one does. Compiles once or twice more"
 _COMPILER = (
-    "Python of the environment with libtpu (default: .venv-preflight/bin/python, by `make preflight`; with --trainer=jax "
-    "this one, by pip install 'jpeg2tpu[preflight]')"
+    "Python of the environment with libtpu. `make preflight` makes one for the trainers of TensorFlow. With "
+    "--trainer=jax, it is this Python, after pip install 'jpeg2tpu[preflight]' (default: .venv-preflight/bin/python)"
 )
 
 

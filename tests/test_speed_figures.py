@@ -36,7 +36,10 @@ OTHERS = {
     "docs/cloud.md": {"50": "what object stores take for a request"},
     "docs/input.md": {"3,000": "what --need asks for"},
     "docs/input-service.md": {"3,000": "an accelerator's need", "3.6": "its bytes, by arithmetic"},
-    "docs/preflight.md": {"48.5": "a bound of the TPU's compiler", "24,831": "likewise"},
+    "docs/preflight.md": {
+        "48.5": "a bound of the TPU's compiler",
+        **dict.fromkeys(["24,831", "2,009.4", "2,057,596"], "likewise"),
+    },
     "docs/scale.md": {
         "100,000": "a rate for example",
         "50": "what object stores take for a request",

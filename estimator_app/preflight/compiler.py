@@ -2,7 +2,7 @@
 
 HLO, or the name of a step in JAX ──REQUEST.json──▶ libtpu_program.py ──RESULT.json──▶ Program, or TooLarge
 
-The process may have another Python, as HLO of TensorFlow 2.15 needs, beside whose NumPy JAX cannot be installed.
+The process may have another Python: TensorFlow 2.15 needs an older NumPy than JAX.
 """
 
 from __future__ import annotations

@@ -45,7 +45,12 @@ def pace(flops: float, bytes_accessed: float, topology: Topology, train_batch_si
     return Pace(compute, memory, train_batch_size / max(compute, memory))
 
 
-def check_feeding(found: Pace, topology: Topology, cost: Cost, batched: float | None) -> list[Finding]:
+LESS_INPUT = "store smaller images (convert --resize_shorter), or use a smaller slice"
+
+
+def check_feeding(
+    found: Pace, topology: Topology, cost: Cost, batched: float | None, less: str = LESS_INPUT
+) -> list[Finding]:
     """Returns findings about the training speed, and about the input of TPU VMs with CPUs like this machine's.
 
     Args:
@@ -53,17 +58,18 @@ def check_feeding(found: Pace, topology: Topology, cost: Cost, batched: float | 
       topology: The TPU.
       cost: Cost per image of the training input, measured on this machine.
       batched: Images per second that one thread puts into batches on this machine; None if several threads do.
+      less: Advice for an input that is too slow.
     """
     bound = "arithmetic" if found.compute_seconds >= found.memory_seconds else "memory bandwidth"
     of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
     steps = f"at most {1 / found.seconds:,.1f} steps/s, limited by {bound}"
     return [
         Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
-        _feeding(of_vm, per_core, batched, topology),
+        _feeding(of_vm, per_core, batched, topology, less),
     ]
 
 
-def _feeding(of_vm: float, per_core: float, batched: float | None, topology: Topology) -> Finding:
+def _feeding(of_vm: float, per_core: float, batched: float | None, topology: Topology, less: str) -> Finding:
     """Returns a finding about the CPU cores that a TPU VM needs to deliver `of_vm` images per second.
 
     Args:
@@ -71,13 +77,12 @@ def _feeding(of_vm: float, per_core: float, batched: float | None, topology: Top
       per_core: Images per second that a CPU core of this machine delivers.
       batched: See check_feeding().
       topology: The TPU.
+      less: See check_feeding().
     """
     cores = math.ceil(of_vm / per_core)
     vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
     needs = f"the TPU needs {of_vm:,.0f} images/s from {vms}"
     takes = f"{cores:,} core{'s' * (cores != 1)} at this machine's {per_core:,.0f} images/s per core"
-    less = "store smaller images (convert --resize_shorter), run the input on other machines (--service), or use a "
-    less += "smaller slice"
     if cores > topology.vcpus:
         return Finding(COSTS, f"{needs}: that takes {takes}, but a VM has {topology.vcpus} vCPUs", less)
     good = f"{needs}: that takes {takes}, and a VM has {topology.vcpus} vCPUs"

@@ -229,7 +229,7 @@ def _rows(element: Any) -> Iterator[tuple[bytes, float]]:
 
 
 def _leaves(element: Any) -> Iterator[Any]:
-    """Yields the arrays of an element, those of a dict in the order of their names."""
+    """Yields the arrays of an element, a dict's in the order of their names."""
     if isinstance(element, dict):
         element = tuple(element[name] for name in sorted(element))
     if not isinstance(element, (tuple, list)):

@@ -117,4 +117,5 @@ def _feeding(program: Program | None, checks: TrainerChecks) -> Part:
     numbers = {"steps_per_second": 1 / found.seconds, "images_per_second": found.images_per_second}
     here = {"images_per_second_here": cost.images_per_second, "cpu_ms_an_image_here": cost.cpu_ms}
     here |= {} if batched is None else {"images_per_second_batched_here": batched}
-    return Part("feeding", tuple(check_feeding(found, checks.topology, cost, batched)), numbers | here)
+    findings = check_feeding(found, checks.topology, cost, batched, checks.less_input)
+    return Part("feeding", tuple(findings), numbers | here)

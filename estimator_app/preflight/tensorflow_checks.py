@@ -35,6 +35,11 @@ Calls = dict[str, Sequence[tuple[Any, Any]]]  # (params, config) of an input_fn 
 class TensorFlowChecks(TrainerChecks):
     """The checks of a run under TensorFlow, whose steps are compiled for one core."""
 
+    less_input = (
+        "store smaller images (convert --resize_shorter), run the input on other machines (--service), or use a "
+        "smaller slice"
+    )
+
     def __init__(self, manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str) -> None:
         # Cache and service use memory and CPUs of the TPU's hosts and of the service's machines, not of this one; a
         # core is fed the same elements without them.
@@ -149,7 +154,7 @@ class TensorFlowChecks(TrainerChecks):
             yield Finding(COSTS, *surprise.split("; ", 1))
 
     def _lower_all(self) -> list[Finding]:
-        """Lowers the step of each mode; returns the findings, of which what training has, too, is reported once."""
+        """Lowers the step of each mode; returns the findings; what training has, too, is reported once."""
         findings: list[Finding] = []
         for mode in MODES:
             found, self._hlos[mode] = check_hlo(functools.partial(self.step_of, mode), mode)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from estimator_app.config import TrainConfig
 from estimator_app.preflight.compiler import Source
+from estimator_app.preflight.feeding import LESS_INPUT
 from estimator_app.preflight.findings import Finding, Part
 from estimator_app.runtime.topologies import Topology
 from tpu_input import Manifest
@@ -34,7 +35,13 @@ class StepMaker:
 
 
 class TrainerChecks(abc.ABC):
-    """The checks of a run that depend on its trainer."""
+    """The checks of a run that depend on its trainer.
+
+    Attributes:
+      less_input: Advice for an input that is slower than the TPU.
+    """
+
+    less_input = LESS_INPUT
 
     def __init__(self, manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str) -> None:
         """Checks the options.

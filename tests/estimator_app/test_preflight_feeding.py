@@ -6,6 +6,7 @@ import pytest
 
 from estimator_app.preflight.feeding import check_feeding, pace
 from estimator_app.preflight.findings import COSTS, GOOD
+from estimator_app.preflight.tensorflow_checks import TensorFlowChecks
 from estimator_app.runtime.topologies import find_topology
 from tpu_input import InputConfig
 from tpu_input.benchmark.cost import Cost
@@ -31,8 +32,18 @@ def fed(images_per_second, name="v5e:2x2", one_thread=ONE_THREAD_S):
     """Returns what is said of a slice whose cores take so many images a second, 10 steps of them."""
     topology = find_topology(name)
     found = pace(topology.flops / 10, 1e9, topology, train_batch_size=round(images_per_second / 10))
-    (_, feeding) = check_feeding(found, topology, ONE_CORE_S, one_thread)
+    (_, feeding) = check_feeding(found, topology, ONE_CORE_S, one_thread, TensorFlowChecks.less_input)
     return feeding
+
+
+def test_threads_that_fill_batches_together_have_no_limit_but_the_cores():
+    found = pace(V5E.flops / 10, 1e9, V5E, train_batch_size=100_000)
+    (_, feeding) = check_feeding(found, V5E, ONE_CORE_S, None)
+    assert feeding.verdict == COSTS
+    assert feeding.advice == "store smaller images (convert --resize_shorter), or use a smaller slice"
+    found = pace(V5E.flops / 10, 1e9, V5E, train_batch_size=9400)
+    (_, feeding) = check_feeding(found, V5E, ONE_CORE_S, None)
+    assert str(feeding).endswith("and a VM has 112 vCPUs")
 
 
 def test_the_cores_that_feed_it_are_counted_a_vm():

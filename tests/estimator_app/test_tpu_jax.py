@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from estimator_app.preflight.compile import check_compile
-from estimator_app.preflight.compiler import Compiler, Program, TooLarge
+from estimator_app.preflight.compiler import Compiler, JaxStep, Program, Source, TooLarge
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.runtime.topologies import find_topology
 from support import small_network
@@ -86,7 +86,7 @@ def test_the_whole_page_of_a_good_run_without_tensorflow_or_beam(digits_dataset)
 @pytest.mark.preflight
 def test_too_little_memory_is_told_by_how_much(digits_dataset):
     checks = make_checks(digits_dataset, "v5e:1x1", image_size=64)
-    found = compiled(checks, "training", 2**20)
+    found = compiled(checks, "training", 2**22)
     assert isinstance(found, TooLarge)
     assert found.needs > found.has
     # The compiler keeps some of the memory that Google's page names.
@@ -113,14 +113,35 @@ def test_the_page_says_what_cores_exchange_and_asks_for_no_layout(digits_dataset
     assert part.numbers["memory_of_a_core"] == 16 * 2**30
 
 
+def test_too_little_memory_is_a_finding_with_the_batch_that_fits(digits_dataset):
+    checks = make_checks(digits_dataset, "v5e:2x2", train_batch_size=4096)
+    maker = checks.steps()["training"]
+
+    def compiler(step: Source) -> Program | TooLarge:
+        assert isinstance(step, JaxStep)
+        _, _, batch, _ = step.arguments
+        return TooLarge(batch * 2**30, 100 * 2**30) if batch > 100 else program_of("%a = f32[8]{0} all-reduce(%x)")
+
+    part, program = check_compile(compiler, maker.of_size(1024), 1024, checks.topology, checks.layout, maker.of_size)
+    (finding,) = part.findings
+    assert (finding.verdict, program) == (FAILS, None)
+    assert finding.seen.startswith("training: a step with 1024 images per core takes 1024.00 GiB, 924.00 GiB more than")
+    assert re.fullmatch("use --train_batch_size=(384|352|320), or --precision=bfloat16", finding.advice)
+
+
 def test_the_step_is_the_function_that_train_calls(digits_dataset, monkeypatch):
     import jax
 
     from estimator_app.trainers.jax import tpu_checks
     from estimator_app.trainers.jax.state import make_run
 
-    made = []
-    monkeypatch.setattr(tpu_checks, "make_run", lambda *args, **more: made.append(make_run(*args, **more)) or made[-1])
+    made: list[Any] = []
+
+    def make_and_keep(*args: Any, **more: Any) -> Any:
+        made.append(make_run(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(tpu_checks, "make_run", make_and_keep)
     checks = make_checks(digits_dataset, "v5e:2x2", **RECIPE | {"augment": "none"})
     for mode, name in (("training", "train_step"), ("evaluation", "eval_step")):
         source = checks.steps()[mode].of_size(8)
