@@ -49,8 +49,8 @@ COLUMNS = {
 
 COMPUTED_COLUMNS = {
     "computed": "input",
-    "serial, ms an image": "serial_ms:.3f",
-    "divided, ms an image": "divided_ms:.3f",
+    "serial, ms per image": "serial_ms:.3f",
+    "divided, ms per image": "divided_ms:.3f",
     "4 cores, s": "seconds_4:.1f",
     "16 cores, s": "seconds_16:.1f",
     "times as fast on 16": "gain:.2f",

@@ -119,7 +119,7 @@ def main() -> None:
     flags = parser.parse_args()
     here = {"without Beam": (ROOT, "here"), "by Beam's local runner": (ROOT, "beam")}
     base = {"base, by Beam's local runner": (flags.base, "beam")} if flags.base else {}
-    print("\n| images | planned | CPU µs an image | CPU s | CPU s of imports | peak |\n|---|---|---|---|---|---|")
+    print("\n| images | planned | CPU µs per image | CPU s | CPU s of imports | peak |\n|---|---|---|---|---|---|")
     data = [os.urandom(300 + 17 * number) for number in range(_DISTINCT)]
     for count in map(int, filter(None, flags.counts.split(","))):
         measure({**base, **here}, make_files(flags.folder / str(count), count, data), count, flags.repeats)

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--base", type=Path, help="checkout of an earlier commit")
     flags = parser.parse_args()
-    print("| images | code | CPU µs an image | of these the floor |\n|---|---|---|---|")
+    print("| images | code | CPU µs per image | of these the floor |\n|---|---|---|---|")
     for name, count, size in (("88 KB", _PHOTOGRAPHS, SMALL), ("48 x 36", _SMALL_IMAGES, (48, 36))):
         make_corpus(folder := flags.folder / f"{size[0]}", count, size)
         runs: dict[str, list[list[float]]] = {}

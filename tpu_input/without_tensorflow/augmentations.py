@@ -490,7 +490,7 @@ def _by_tables(pixels: Pixels, tables: Pixels) -> Pixels:
 
 @functools.cache
 def beta_quantiles(alpha: float) -> Floats:
-    """Returns [4096] float32, the quantiles of Beta(alpha, alpha), one of which mixup and CutMix draw.
+    """Returns [4096] float32, the quantiles of Beta(alpha, alpha), from which mixup and CutMix draw.
 
     Raises:
       ValueError: alpha is not positive.
