@@ -20,7 +20,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from estimator_app.config import TrainConfig, chosen_input, surprises
+from estimator_app.config import TrainConfig, chosen_input, default_trainer, surprises
 from estimator_app.model.published_weights import is_published
 from estimator_app.model_dir.checkpoints import NAME, latest_checkpoint, latest_step, prune_checkpoints
 from estimator_app.model_dir.exports import check_export_dir
@@ -52,6 +52,7 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.checks import num_examples, read_shards
 from estimator_app.trainers.interruption import Stopped, retry_while_unavailable
+from estimator_app.trainers.options import check_options
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.starting_weights import TABLE_NAME, published_normalization, starting_weights
@@ -163,14 +164,15 @@ def open_run(
       options: As of train().
 
     Raises:
-      ValueError: There is no such dataset, or an option is invalid.
+      ValueError: There is no such dataset, or an option is invalid, or one that the trainer does not have.
     """
+    earlier = begun(model_dir) if model_dir else None
+    check_options(options.get("trainer") or (earlier.trainer if earlier else default_trainer()), options)
     if record := options.get("record"):
         paths = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
         newest, options = read_shards(paths, record, classes), {**options, "dataset": paths}
     else:
         newest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
-    earlier = begun(model_dir) if model_dir else None
     manifest = version_with(newest, earlier.fingerprint) if earlier else newest
     if held_out := options.get("hold_out"):
         manifest = manifest.held_out(held_out)

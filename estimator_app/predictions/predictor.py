@@ -149,7 +149,7 @@ def _of_jax_run(config: TrainConfig, model_dir: str, checkpoint: str, features: 
     from estimator_app.trainers.jax.export import load_checkpoint
 
     if features is not None:
-        raise ValueError("--features has no runs of --trainer=jax yet; leave it out")
+        raise ValueError("--trainer=jax has no --features yet; leave it out")
     digest = _digest([main_file(checkpoint), f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, 0, load_checkpoint(config, checkpoint))
 

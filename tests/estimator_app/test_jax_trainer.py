@@ -18,8 +18,10 @@ import pytest
 
 import estimator_app
 from estimator_app.trainers.interruption import Stopped
+from support.app_commands import refused
 from support.app_fixtures import OPTIONS, RECIPE, configured
 from support.jax_runs import command
+from support.pages import trainer_table
 from support.trainers import needs_jax
 
 pytestmark = needs_jax
@@ -205,22 +207,18 @@ def test_a_checkpoint_that_is_a_pipe_is_refused_instead_of_waited_for(tmp_path):
     assert "is a named pipe" in damage(str(tmp_path / "model.ckpt-1"))
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"record": "imagenet"}, "--trainer=jax has no --record yet"),
-        ({"cache": "records"}, "--trainer=jax has no --cache yet; leave it out, or use --trainer=tf_distribute"),
-        (
-            {"service": "grpc://localhost:1", "deterministic": False},
-            "--trainer=jax has no --service yet; leave it out, or use --trainer=tf_distribute",
-        ),
-    ],
-)
-def test_what_is_not_there_is_refused_in_a_line(digits_dataset, options, line):
-    from estimator_app.trainers.jax.state import check_options
+def test_what_the_table_of_trainers_lacks_is_refused_in_a_line(capsys, digits_dataset, trained, tmp_path):
+    """What is not an option of a run; tests/contracts/test_trainer_table.py has those."""
+    dataset, rows = f"--dataset={digits_dataset.path}", trainer_table()
+    flags = (f"--model_dir={trained}", f"--output={tmp_path}/p", "--features=head")
+    assert "--trainer=jax has no --features" in refused(capsys, "predict", dataset, *flags)
+    assert rows["`predict --features`"]["jax"] == "no"
 
-    with pytest.raises(ValueError, match=line):
-        check_options(configured(digits_dataset, trainer="jax", **options))
+
+def test_the_tab_of_hyperparameters_is_empty_as_the_table_says(trained):
+    events = b"".join(path.read_bytes() for path in trained.rglob("*tfevents*"))
+    assert events
+    assert (b"hparams" in events) == (trainer_table()["TensorBoard: tab of hyperparameters"]["jax"] == "yes")
 
 
 def test_a_run_starts_from_the_weights_of_another(digits_dataset, trained, tmp_path):

@@ -34,3 +34,12 @@ def run_ours(words: Sequence[str], added: Mapping[str, Sequence[str]]) -> int:
     """
     _, name, *arguments = words
     return main([name, *arguments, *added.get(name, ())])
+
+
+def trainer_table() -> dict[str, dict[str, str]]:
+    """Returns what each trainer has, of docs/train_jax.md: cells by the first cell of their row and by trainer."""
+    _, _, section = (ROOT / "docs/train_jax.md").read_text().partition("## What each trainer has\n\n")
+    lines = section.partition("\n\n")[0].split("\n")
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    trainers = [name.strip("`") for name in head[1:]]
+    return {name: dict(zip(trainers, cells, strict=True)) for name, *cells in rows}

@@ -26,6 +26,7 @@ from estimator_app.trainers.jax.batches import divided_over, make_mesh, whole_on
 from estimator_app.trainers.jax.optimizer import make_optimizer
 from estimator_app.trainers.jax.processes import Group, current
 from estimator_app.trainers.jax.step import TrainState, Variables, make_eval_step, make_train_step
+from estimator_app.trainers.options import check_options
 from tpu_input import InputConfig
 
 _CACHE = "~/.cache/jpeg2tpu/jax"  # JAX_COMPILATION_CACHE_DIR names another folder
@@ -90,10 +91,12 @@ def make_run(
       devices: List of jax.Device; None for all.
 
     Raises:
-      ValueError: An option of the config is one that this trainer does not have, or a program has connected several
-        processes itself.
+      ValueError: An option of the config is one that this trainer does not have, there is a cluster, or a program has
+        connected several processes itself.
     """
-    check_options(config, cluster)
+    if cluster is not None:
+        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
+    check_options("jax", config.options())
     set_cache_folder()
     mesh, group = make_mesh(devices), current()
     if jax.process_count() != group.size:
@@ -140,27 +143,6 @@ def name_variables(model: Any) -> Variables:
 def fed_input(config: InputConfig) -> InputConfig:
     """Returns the input's config in the layout that is fed: XLA chooses a layout on the device by itself."""
     return dataclasses.replace(config, layout="NHWC")
-
-
-# Options that this trainer does not have, with the value that is none.
-_MISSING: Mapping[str, Any] = {"cache": None, "service": None}
-
-
-def check_options(config: TrainConfig, cluster: Any = None) -> None:
-    """Raises ValueError for an option that this trainer does not have yet."""
-    if cluster is not None:
-        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
-    if config.record:
-        raise ValueError(
-            "--trainer=jax has no --record yet: it reads datasets of this program alone; convert the TFRecords with "
-            "jpeg2tpu convert --record, or use --trainer=tf_distribute with another --model_dir"
-        )
-    for name, none in _MISSING.items():
-        if getattr(config.input, name) != none:
-            raise ValueError(
-                f"--trainer=jax has no --{name} yet; leave it out, or use --trainer=tf_distribute with another "
-                "--model_dir"
-            )
 
 
 def set_cache_folder() -> None:
