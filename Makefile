@@ -87,24 +87,27 @@ help:
 	@sed -n 's/^## \([a-z-]*\): \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r name line; do \
 		printf '%-16s %s\n' "$$name" "$$line"; done
 
+# What trains the demo under the Python $(1): JAX, or where that Python is too old for it, TensorFlow 2.15.
+demo_trainer = $(or $(TRAINER),$(if $(filter 3.11,$(call python_version,$(1))),tpu_estimator,jax))
+
 ## demo: install what the demo needs, then digits → shards → training → predictions
 # Real handwritten digits; run again, it goes on from what is there. It has an environment of its own, which is smaller
-# than that of the tests: VENV is this one in the lines below. A run of another Python, whose TensorFlow may not be able to
-# resume it, is moved to model.previous.
+# than that of the tests: VENV is this one in the lines below. A run of another Python or trainer, which cannot be resumed
+# here, is moved to model.previous. TRAINER= names the trainer.
 demo: override VENV = $(VENV_DEMO)
 demo: $(VENV_DEMO)/installed
-	@python='$(call python_version,$(VENV_DEMO)/bin/python)'; mkdir -p $(DEMO); \
-	if [ -e $(DEMO)/model ] && [ "$$(cat $(DEMO)/python 2>/dev/null)" != "$$python" ]; then \
-		echo "$(DEMO)/model was trained by another Python: it is now $(DEMO)/model.previous"; \
+	@made_by='$(call python_version,$(VENV_DEMO)/bin/python) $(call demo_trainer,$(VENV_DEMO)/bin/python)'; mkdir -p $(DEMO); \
+	if [ -e $(DEMO)/model ] && [ "$$(cat $(DEMO)/made_by 2>/dev/null)" != "$$made_by" ]; then \
+		echo "$(DEMO)/model was trained by another Python or trainer: it is now $(DEMO)/model.previous"; \
 		rm -rf $(DEMO)/model.previous; mv $(DEMO)/model $(DEMO)/model.previous; fi; \
-	echo "$$python" > $(DEMO)/python
+	echo "$$made_by" > $(DEMO)/made_by
 	$(VENV)/bin/jpeg2tpu sample $(DEMO)/digits
 	$(VENV)/bin/jpeg2tpu convert --input=$(DEMO)/digits --output=$(DEMO)/dataset \
 		--splits=train=80%,validation=20% --shard_size=100KB --seed=$(SEED)
 	$(VENV)/bin/jpeg2tpu verify $(DEMO)/dataset
 	$(VENV)/bin/jpeg2tpu train --dataset=$(DEMO)/dataset --model_dir=$(DEMO)/model --image_size=32 \
 		--train_batch_size=64 --train_steps=600 --steps_per_eval=200 --learning_rate=0.1 --crop_area=0.6,1 \
-		--no_flip --eval_crop=1 --seed=$(SEED) $(if $(TRAINER),--trainer=$(TRAINER))
+		--no_flip --eval_crop=1 --seed=$(SEED) --trainer=$(call demo_trainer,$(VENV)/bin/python)
 	$(VENV)/bin/jpeg2tpu predict --export_dir=$(DEMO)/model/export \
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
@@ -300,8 +303,9 @@ preflight: $(VENV_PREFLIGHT)/installed
 $(VENV)/installed: setup.py constraints.txt constraints/references.txt $$(call renew,$(VENV),$$(PYTHON))
 	$(call environment,$(VENV),PYTHON,3.11$(comma) 3.12 or 3.13,'1.1 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
 
+demo_has_jax = $(filter jax,$(call demo_trainer,$(PYTHON_DEMO)))
 $(VENV_DEMO)/installed: setup.py constraints.txt $$(call renew,$(VENV_DEMO),$$(PYTHON_DEMO))
-	$(call environment,$(VENV_DEMO),PYTHON_DEMO,3.11$(comma) 3.12 or 3.13,'0.8 GB',--constraint constraints.txt --editable '.[train$(comma)demo]')
+	$(call environment,$(VENV_DEMO),PYTHON_DEMO,3.11$(comma) 3.12 or 3.13,$(if $(demo_has_jax),'0.3 GB','0.8 GB'),--constraint constraints.txt --editable '.[$(if $(demo_has_jax),jax,train)$(comma)demo]')
 
 $(VENV_NEWEST)/installed: setup.py constraints.txt constraints/references.txt $$(call renew,$(VENV_NEWEST),$$(PYTHON_NEWEST))
 	$(call environment,$(VENV_NEWEST),PYTHON_NEWEST,3.12 or 3.13,'1.1 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)

@@ -32,8 +32,9 @@ RUN = [
     "matplotlib>=3.7",
     "pyyaml>=6",  # train --config
 ]
-# --trainer=jax, without TensorFlow; jax[cuda] or jax[tpu] are installed beside it.
-JAX = [*RUN, "jax>=0.10", "keras>=3.10", "optax>=0.2.5"]
+# --trainer=jax, without TensorFlow; jax[cuda] or jax[tpu] are installed beside it. jax.export, which does not require
+# flatbuffers, writes and reads with them.
+JAX = [*RUN, "flatbuffers>=23.5", "jax>=0.10", "keras>=3.10", "optax>=0.2.5"]
 # preflight --trainer=jax, on any machine with Linux on x86-64: the TPU's compiler of this JAX, 0.2 GB to load and 0.6
 # GB on disk. Where it is installed, each process that uses JAX looks for a TPU first.
 PREFLIGHT = [*JAX, "jax[tpu]>=0.10"]

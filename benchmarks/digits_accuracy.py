@@ -1,9 +1,9 @@
 """The demo's accuracy for seeds 0 to 4, each of which chooses the held-out digits, the order and the first weights.
 
-python -m benchmarks.digits_accuracy [--folder=/tmp/digits_accuracy] [--trainer=tf_distribute] [--seeds=5]
+python -m benchmarks.digits_accuracy [--folder=/tmp/digits_accuracy] [--trainer=jax] [--seeds=5]
 
-With --trainer=keras_tensorflow or keras_jax, examples/keras_train.py trains on the same datasets; run that with an
-environment that has Keras 3: .venv-newest/bin/python -m benchmarks.digits_accuracy --trainer=keras_jax.
+With --trainer=keras_tensorflow or keras_jax, examples/keras_train.py trains on the same datasets. The Python that runs
+this has to have the packages of the trainer: .venv-newest/bin/python -m benchmarks.digits_accuracy --trainer=keras_jax.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-TRAINERS = ("tpu_estimator", "tf_distribute", "keras_tensorflow", "keras_jax")
+TRAINERS = ("tpu_estimator", "tf_distribute", "jax", "keras_tensorflow", "keras_jax")
 
 
 def main() -> None:
@@ -30,7 +30,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     arguments = parser.parse_args()
     folder = arguments.folder / arguments.trainer
-    print(f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}\n")
+    framework = "jax" if "jax" in arguments.trainer else "tensorflow"
+    print(f"Python {platform.python_version()}, {framework} {version(framework)}\n")
     print("| seed | held-out accuracy | held-out images | seconds |\n|---|---|---|---|")
     accuracies = []
     for seed in range(arguments.seeds):
@@ -45,7 +46,7 @@ def main() -> None:
 
 def by_demo(folder: Path, seed: int, trainer: str) -> tuple[float, int]:
     """Returns (accuracy, held-out images) of the commands of `make demo` themselves, from sample to predict."""
-    environment = [f"PYTHON_DEMO={sys.executable}", f"VENV_DEMO={sys.prefix}"]  # this one, whose TensorFlow is reported
+    environment = [f"PYTHON_DEMO={sys.executable}", f"VENV_DEMO={sys.prefix}"]  # this one, whose framework is reported
     command = ["make", "demo", f"SEED={seed}", f"DEMO={folder}", f"TRAINER={trainer}", *environment]
     subprocess.run(command, check=True, capture_output=True)
     metrics = json.loads((folder / "model" / "metrics.json").read_text())

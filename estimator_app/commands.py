@@ -49,7 +49,10 @@ def check(arguments: argparse.Namespace) -> None:
     if of_tpu and not arguments.use_tpu:
         raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
     if vars(arguments).get("use_tpu") and trainer_of(arguments) == "jax":
-        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
+        raise ValueError(
+            "--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out, or use "
+            "--trainer=tf_distribute"
+        )
     if arguments.command is train:
         of_processes = [f"--{name}" for name in _PROCESS_FLAGS if vars(arguments)[name] is not None]
         if of_processes and (trainer := trainer_of(arguments)) != "jax":

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from estimator_app.model.keras_library import choose_backend, on_jax
+from estimator_app.model.keras_library import choose_backend, chosen_backend
 from estimator_app.model.network_names import check_network, is_users, users_network
 from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
 from estimator_app.model.tasks import TASKS, Task, task
@@ -82,7 +82,7 @@ class TrainConfig:
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
       trainer: What trains the network. It is TPUEstimator, TensorFlow's distribution strategies, or JAX without
         TensorFlow; none reads the checkpoints of another. Default: the run's, else tpu_estimator if TensorFlow has it,
-        else tf_distribute, or jax without TensorFlow.
+        else jax if JAX is installed, else tf_distribute.
       network: Network: cnn, resnet18, resnet34, resnet50, resnet101, vit_s16, vit_b16, one of keras.applications such
         as keras:EfficientNetV2B0, or your own as package.module:function.
       split: Split to evaluate on.
@@ -561,9 +561,17 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 def default_trainer() -> TrainerName:
     """Returns the default trainer of a new run.
 
-    It is "jax" where Keras is on JAX, or JAX is installed without TensorFlow; else "tpu_estimator" if TensorFlow has
-    it, or "tf_distribute".
+    It is the one of the Keras that this process has imported, or of KERAS_BACKEND, jax or tensorflow. Without either,
+    it is TPUEstimator if TensorFlow has it, else JAX if it is installed.
     """
-    if on_jax() or (importlib.util.find_spec("jax") and not importlib.util.find_spec("tensorflow")):
+    has_tensorflow, backend = _is_installed("tensorflow"), chosen_backend()
+    of_tensorflow: TrainerName = "tpu_estimator" if has_estimator() else "tf_distribute"
+    if backend == "jax":
         return "jax"
-    return "tpu_estimator" if has_estimator() else "tf_distribute"
+    if has_tensorflow and (backend == "tensorflow" or of_tensorflow == "tpu_estimator"):
+        return of_tensorflow
+    return "jax" if all(map(_is_installed, ("jax", "optax", "keras"))) else of_tensorflow
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

@@ -20,6 +20,8 @@ from tpu_input import command_line
 from tpu_input.dataset_format.records import Manifest
 
 command_line.SECONDS_PER_LINE = 1e6  # a slow machine prints no lines of progress into what tests compare
+# Keras has one backend in a process, which decides on the default trainer, too: support/trainers.py.
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 set_up_processor()  # whichever test of a process imports TensorFlow first, it computes as the commands do
 
 

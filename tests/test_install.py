@@ -311,17 +311,33 @@ def test_an_environment_of_another_python_is_made_again(clone, there, found, is_
 
 
 @needs_make
-@pytest.mark.parametrize(("before", "is_moved"), [("3.11", True), ("", True), ("3.13", False)])
-def test_a_demo_of_another_python_is_moved_aside(clone, before, is_moved):
+@pytest.mark.parametrize(("python", "extra"), [("3.11", "train"), ("3.12", "jax"), ("3.13", "jax")])
+def test_the_demo_installs_jax_where_it_trains_with_it(clone, python, extra):
+    write_python(clone.parent / "bin" / f"python{python}", python)
+    assert f"'.[{extra},demo]'" in run_make(clone, "--dry-run", "demo")[1]
+    write_environment(clone / ".venv-demo", python)
+    trainer = "jax" if extra == "jax" else "tpu_estimator"
+    assert f"--trainer={trainer}\n" in run_make(clone, "--dry-run", "demo")[1]
+    printed = run_make(clone, "--dry-run", "demo", "TRAINER=tf_distribute", "VENV_DEMO=other")[1]
+    assert "'.[train,demo]'" in printed
+    assert "--trainer=tf_distribute\n" in printed
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("before", "is_moved"),
+    [("3.11 tpu_estimator", True), ("3.13 tf_distribute", True), ("", True), ("3.13 jax", False)],
+)
+def test_a_demo_of_another_python_or_trainer_is_moved_aside(clone, before, is_moved):
     write_python(clone.parent / "bin" / "python3.13", "3.13")
     write_environment(clone / ".venv-demo", "3.13")
     (clone / "demo" / "model").mkdir(parents=True)
     if before:
-        (clone / "demo" / "python").write_text(f"{before}\n")
+        (clone / "demo" / "made_by").write_text(f"{before}\n")
     _, printed = run_make(clone, "demo")  # it ends where the stand-in would have to convert
     assert (clone / "demo" / "model.previous").exists() is is_moved, printed
     assert (clone / "demo" / "model").exists() is not is_moved
-    assert (clone / "demo" / "python").read_text() == "3.13\n"
+    assert (clone / "demo" / "made_by").read_text() == "3.13 jax\n"
 
 
 @needs_make

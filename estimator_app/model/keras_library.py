@@ -8,10 +8,12 @@ Keras 3 reads its backend once, when it is imported: a process has one of them f
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 _VARIABLE = "KERAS_BACKEND"
@@ -66,9 +68,14 @@ def _loaded_backend() -> str | None:
     return None if loaded is None else str(config.backend()) if hasattr(config, "backend") else "tensorflow"
 
 
+def chosen_backend() -> str | None:
+    """Returns the backend of the Keras of this process, by its name, or the one of KERAS_BACKEND; None for neither."""
+    return _loaded_backend() or os.environ.get(_VARIABLE)
+
+
 def on_jax() -> bool:
     """Returns whether this process computes with Keras on JAX."""
-    return (_loaded_backend() or os.environ.get(_VARIABLE)) == "jax"
+    return chosen_backend() == "jax"
 
 
 @functools.cache
@@ -81,6 +88,29 @@ def keras() -> Any:
     import tensorflow as tf
 
     return tf.keras
+
+
+def set_random_seed(seed: int) -> None:
+    """Sets the seed of Python, NumPy and Keras, and of TensorFlow unless Keras is on JAX.
+
+    Keras would import TensorFlow for that wherever it is installed.
+    """
+    with _without_tensorflow() if on_jax() else contextlib.nullcontext():
+        keras().utils.set_random_seed(seed)
+
+
+@contextlib.contextmanager
+def _without_tensorflow() -> Iterator[None]:
+    """Lets imports of TensorFlow fail, unless this process has imported it."""
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules["tensorflow"] = None
+    try:
+        yield
+    finally:
+        del modules["tensorflow"]
 
 
 def is_keras_3() -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.keras_library import keras, plain_variable
+from estimator_app.model.keras_library import plain_variable, set_random_seed
 from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.networks import find_network, make_model
@@ -77,7 +77,7 @@ def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None =
     Raises:
       ValueError: config.freeze fits no layer of the network, or all of them.
     """
-    keras().utils.set_random_seed(config.input.seed)
+    set_random_seed(config.input.seed)
     network = find_network(config.network, config.input.mean, config.input.std)
     model = make_model(network, config.input.image_size, len(config.classes), config.precision)
     if initial:

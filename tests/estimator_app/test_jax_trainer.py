@@ -327,6 +327,29 @@ def test_every_command_runs_where_tensorflow_and_beam_cannot_be_imported(digits,
 
 @pytest.mark.long
 @pytest.mark.core
+def test_a_newer_tensorflow_is_left_alone(digits, digits_dataset, tmp_path):
+    """Where it is installed, JAX is the default all the same, and neither slows it down nor prints."""
+    program = (
+        "import sys\nfrom estimator_app.__main__ import main\nprint(main(sys.argv[1:]), 'tensorflow' in sys.modules)"
+    )
+    flags = f"--dataset={digits_dataset.path}", *FLAGS, "--train_steps=1", "--wrong_images=4"
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    for arguments in (
+        ("train", f"--model_dir={tmp_path}/m", *flags),
+        ("evaluate", f"--model_dir={tmp_path}/m"),
+        ("evaluate", f"--export_dir={tmp_path}/m/export"),
+        ("export", f"--model_dir={tmp_path}/m", f"--export_dir={tmp_path}/e"),
+        ("predict", f"--model_dir={tmp_path}/m", str(min((digits / "3").iterdir()))),
+        ("predict", f"--model_dir={tmp_path}/m", f"--dataset={digits_dataset.path}", f"--output={tmp_path}/p.parquet"),
+    ):
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert (done.stdout.splitlines()[-1:], done.stderr) == (["0 False"], ""), arguments
+    assert json.loads((tmp_path / "m/config.json").read_text())["trainer"] == "jax"
+
+
+@pytest.mark.long
+@pytest.mark.core
 def test_a_run_that_was_killed_ends_as_one_that_was_not(digits_dataset, tmp_path):
     def run(name: str, number: int = 0) -> int:
         flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/{name}", *FLAGS, "--train_steps=8"

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import runpy
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from unittest import mock
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support.cloud import free_port
 
 # A command, in a process that may get a signal right before a step.
 PROGRAM = """
 import os, sys
-for name in ("tensorflow", "apache_beam", "tensorboard"):
-    sys.modules[name] = None
+sys.modules.update(dict.fromkeys(os.environ["NOT_OF_JAX"].split(",")))
 number, at = int(sys.argv[1]), int(sys.argv[2])
 if number:
     os.environ["KERAS_BACKEND"] = "jax"
@@ -30,6 +36,30 @@ sys.exit(main(sys.argv[3:]))
 ROOT = Path(__file__).parents[2]
 
 
+@functools.cache
+def not_of_jax() -> tuple[str, ...]:
+    """Returns the importable names of all installed packages that `pip install '.[jax]'` does not install, but libtpu.
+
+    That is beside them where preflight compiles.
+    """
+    with mock.patch("setuptools.setup") as called:
+        runpy.run_path(str(ROOT / "setup.py"))
+    wanted = called.call_args.kwargs["install_requires"] + called.call_args.kwargs["extras_require"]["jax"]
+    installed, waiting = {"jpeg2tpu", "libtpu"}, list(map(Requirement, wanted))
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in installed:
+            installed.add(name)
+            required = map(Requirement, metadata.requires(name) or [])
+            waiting += [one for one in required if not one.marker or one.marker.evaluate({"extra": ""})]
+    return tuple(
+        module
+        for module, packages in metadata.packages_distributions().items()
+        if not installed & set(map(canonicalize_name, packages))
+    )
+
+
 def started(program: str, *arguments: str, devices: int = 1) -> subprocess.Popen[str]:
     """Starts a program of Python.
 
@@ -39,6 +69,7 @@ def started(program: str, *arguments: str, devices: int = 1) -> subprocess.Popen
       devices: Number of devices that JAX makes of the processor.
     """
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    environment["NOT_OF_JAX"] = ",".join(not_of_jax())
     environment["PYTHONPATH"] = str(ROOT / "tests")  # for networks of support/
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     words = [sys.executable, "-W", "ignore", "-c", program, *arguments]

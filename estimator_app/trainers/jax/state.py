@@ -95,7 +95,7 @@ def make_run(
         connected several processes itself.
     """
     if cluster is not None:
-        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
+        raise ValueError("trainer='jax' takes no tpu: JAX finds the TPU of its machine itself; leave it out")
     check_options("jax", config.options())
     set_cache_folder()
     mesh, group = make_mesh(devices), current()
