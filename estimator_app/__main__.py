@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.model.keras_library import choose_backend
+from estimator_app.model_dir.exports import FORMATS
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser
 from tpu_input.command_line.dataclass_options import Flag, add_flags, field_types
@@ -338,7 +339,14 @@ def _export_flags(group: Group) -> None:
     _checkpoint_flags(flag)
     flag = group("export")
     flag("--export_dir", type=absolute, metavar="FOLDER", help=_EXPORT_DIR)
+    flag("--format", choices=FORMATS, help=_FORMAT)
     flag("--export_to_tpu", action="store_true", help="add a graph for serving on a TPU, tagged serve and tpu")
+
+
+_FORMAT = (
+    "format of the export. A run that JAX has trained has both, and saved_model needs TensorFlow (default: "
+    "saved_model, or stablehlo for a run that JAX has trained)"
+)
 
 
 def _checkpoint_flags(flag: AddFlag) -> None:

@@ -74,7 +74,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def trainer_of(arguments: argparse.Namespace) -> TrainerName:
-    """Returns the trainer of the run, or of the export, that a command is about; imports no framework.
+    """Returns the trainer whose framework a command needs for its run or export; imports no framework.
 
     What cannot be found or read has the default trainer: the command says what is wrong with it.
     """
@@ -85,6 +85,8 @@ def trainer_of(arguments: argparse.Namespace) -> TrainerName:
     from estimator_app.saved_model.find import find_export
 
     given = vars(arguments)
+    if given.get("format") == "saved_model":  # which TensorFlow writes, of a run of jax too
+        return "tf_distribute"
     with contextlib.suppress(ValueError, OSError):
         if given.get("export_dir") and arguments.command in (evaluate, predict):
             return "jax" if program_name(find_export(arguments.export_dir)) == STABLEHLO_NAME else "tf_distribute"
@@ -306,7 +308,7 @@ def export(arguments: argparse.Namespace) -> int:
     """Exports a checkpoint."""
     from estimator_app.export import export
 
-    names = ("model_dir", "export_dir", "step", "checkpoint", "network", "export_to_tpu")
+    names = ("model_dir", "export_dir", "step", "checkpoint", "network", "export_to_tpu", "format")
     path = export(**{name: getattr(arguments, name) for name in names})
     say(to_json({"export": path}) if arguments.json else f"export: {path}")
     return 0

@@ -1,4 +1,4 @@
-"""Export of a checkpoint as a SavedModel.
+"""Export of a checkpoint as a SavedModel, or as StableHLO: trainers/jax/export.py.
 
     MODEL_DIR/model.ckpt-5000 ──export_model()──▶ EXPORT_DIR/1763596800/
         saved_model.pb, variables/                  "image_bytes" → "probabilities", "label", "class"
@@ -20,14 +20,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import load_keras
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.model_dir.exports import NUMBER, check_export_dir, program_name
+from estimator_app.model_dir.exports import NUMBER, ExportFormat, check_export_dir, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
 from estimator_app.saved_model.classifier import CLASSES_NAME
 from estimator_app.saved_model.find import find_checkpoint
-from estimator_app.trainers.registry import find_trainer
+from estimator_app.trainers.registry import find_saver, own_format
 from tpu_input.command_line.paths import absolute
 
 
@@ -39,8 +40,9 @@ def export(
     checkpoint: str | None = None,
     network: str | None = None,
     export_to_tpu: bool = False,
+    format: ExportFormat | None = None,
 ) -> str:
-    """Exports a checkpoint of a run, and returns the path of the new SavedModel.
+    """Exports a checkpoint of a run, and returns the path of the export.
 
     Args:
       model_dir: Folder or URI of the training run.
@@ -49,10 +51,17 @@ def export(
       checkpoint: Path of any checkpoint of the same network, instead of a step.
       network: "package.module:function" of a run with a custom network, which is imported only if it is named.
       export_to_tpu: Add a graph for serving on a TPU, tagged "serve" and "tpu".
+      format: "saved_model", or "stablehlo" for a run of the trainer jax; None for the trainer's own, which is the only
+        one of TensorFlow's trainers. A SavedModel of a run of jax needs TensorFlow, and a process that has not imported
+        Keras on JAX.
 
     Raises:
-      ValueError: There is no such run or checkpoint, or the export would be written through a symbolic link.
+      ValueError: There is no such run or checkpoint, its trainer does not export in that format, or the export would be
+        written through a symbolic link.
+      ImportError: TensorFlow or JAX is missing, or Keras was imported on the other.
     """
+    if format == "saved_model":
+        load_keras("tf_distribute")  # reading the config of a run of jax would choose the other Keras
     model_dir, export_dir = absolute(model_dir), export_dir and absolute(export_dir)
     if export_dir is None and os.path.islink(f"{model_dir}/export"):
         raise ValueError(
@@ -61,7 +70,8 @@ def export(
         )
     config = read_named(model_dir, network)
     found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
-    return export_model(config, model_dir, export_dir or f"{model_dir}/export", found, export_to_tpu=export_to_tpu)
+    where = export_dir or f"{model_dir}/export"
+    return export_model(config, model_dir, where, found, export_to_tpu=export_to_tpu, format=format)
 
 
 def export_model(
@@ -71,8 +81,9 @@ def export_model(
     checkpoint: str | None = None,
     metrics: Mapping[str, Any] | None = None,
     export_to_tpu: bool = False,
+    format: ExportFormat | None = None,
 ) -> str:
-    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+    """Returns the path of a new export, in a folder of `export_dir` named after the time.
 
     The export is computed on this machine's CPU, even if the run was trained on a TPU.
 
@@ -81,13 +92,17 @@ def export_model(
       model_dir: Folder or URI of the run.
       export_dir: Folder or URI.
       checkpoint: Path of a checkpoint of the run; None for the last one.
-      metrics: Metrics of the checkpoint if it was evaluated; they are stored in the SavedModel.
+      metrics: Metrics of the checkpoint if it was evaluated; they are stored in the export.
       export_to_tpu: Add a second MetaGraph, tagged "serve" and "tpu", whose network runs on a TPU.
+      format: As of export().
 
     Raises:
-      ValueError: The checkpoint is of another network, the run's trainer cannot export to a TPU, or `export_dir` holds
-        a link through which exports would be written elsewhere.
+      ValueError: The checkpoint is of another network, the run's trainer cannot export to a TPU or in that format, or
+        `export_dir` holds a link through which exports would be written elsewhere.
+      ImportError: As export().
     """
+    format = format or own_format(config.trainer)
+    save = find_saver(config.trainer, format)
     check_export_dir(export_dir)
     checkpoint = checkpoint or latest_checkpoint(model_dir)
     with tempfile.TemporaryDirectory() as scratch:
@@ -96,10 +111,9 @@ def export_model(
             CONFIG_NAME: f"{model_dir}/{CONFIG_NAME}",
             METRICS_NAME: _write(scratch, METRICS_NAME, _origin(str(checkpoint), metrics)),
         }
-        if config.trainer != "jax":  # TensorFlow Serving takes SavedModels
+        if format == "saved_model":  # TensorFlow Serving takes these
             write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
             extra[WARMUP_NAME] = f"{scratch}/{WARMUP_NAME}"
-        save = find_trainer(config.trainer).save
         if not files.is_in_bucket(export_dir):
             return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
         made = save(config, str(checkpoint), f"{scratch}/export", classes_file, extra, export_to_tpu)

@@ -114,7 +114,7 @@ def predict_dataset(
         "batch_size": batch_size,
         "part_records": per_part,
         "features": features or "",
-        **_library(predictor.config.trainer),
+        **_library(predictor.is_jax),
     }
     if tpu:
         origin["device"] = "TPU"
@@ -329,9 +329,9 @@ def _lists(rows: Array) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).ravel()), rows.shape[1])
 
 
-def _library(trainer: str) -> dict[str, str]:
+def _library(is_jax: bool) -> dict[str, str]:
     """Returns the version of what computes the predictions by its name: other versions round differently."""
-    if trainer == "jax":
+    if is_jax:
         return {"jax": importlib.metadata.version("jax")}
     import tensorflow as tf
 
@@ -365,7 +365,7 @@ def _predicted(
     Raises:
       ValueError: A record cannot be read or decoded, or has a label outside the classes; the message names it.
     """
-    if predictor.config.trainer == "jax":
+    if predictor.is_jax:
         yield from _predicted_by_number(predictor, manifest, split, chosen, batch_size)
         return
     import tensorflow as tf

@@ -47,6 +47,16 @@ def require_backend(trainer: str) -> None:
         )
 
 
+def load_keras(trainer: str) -> None:
+    """Imports the Keras of a trainer, so that no later import in this process takes another.
+
+    Raises:
+      ImportError: As require_backend().
+    """
+    require_backend(trainer)
+    keras()
+
+
 def _require_keras_3() -> None:
     for name, least in (("keras", 3), ("jax", 0), ("optax", 0)):
         try:

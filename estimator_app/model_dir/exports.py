@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
@@ -23,6 +23,8 @@ SAVED_MODEL_NAME = "saved_model.pb"
 STABLEHLO_NAME = "model.stablehlo"
 WEIGHTS = "weights"  # of model.stablehlo: WEIGHTS.npz
 PROGRAM_NAMES = (SAVED_MODEL_NAME, STABLEHLO_NAME)  # one of them is in an export, and is written last
+ExportFormat = Literal["saved_model", "stablehlo"]
+FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 KINDS = ("last", "best")
 NUMBER = re.compile("[0-9]{1,18}")  # name of an export; str.isdigit() would also accept non-ASCII digits
 _WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that are written into an export folder

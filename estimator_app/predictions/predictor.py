@@ -19,6 +19,7 @@ from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, of_images
 from estimator_app.saved_model.find import find_checkpoint, read_origin
+from estimator_app.saved_model.stablehlo import StableHloClassifier
 from tpu_input import from_infeed
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class Predictor(NamedTuple):
     digest: str
     num_features: int
     run: Callable[[Sequence[bytes]], list[Array | ValueError]]
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether JAX computes it, without TensorFlow."""
+        return isinstance(self.run, StableHloClassifier)
 
 
 def of_export(export_dir: str) -> Predictor:

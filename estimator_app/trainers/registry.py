@@ -1,6 +1,7 @@
 """Registry of the trainers: TPUEstimator, which ends with TensorFlow 2.15; tf.distribute; and JAX, without TensorFlow.
 
     "tpu_estimator" | "tf_distribute" | "jax" ──find_trainer()──▶ make, train, evaluate, save, checks
+    trainer, format of an export ──find_saver()──▶ save
 
 train.py decides what to do next; a trainer does it.
 """
@@ -13,12 +14,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from estimator_app.model.keras_library import require_backend
+from estimator_app.model.keras_library import load_keras, require_backend
 from estimator_app.runtime.tensorflow_startup import require_estimator
 
 if TYPE_CHECKING:
     from estimator_app.config import TrainerName
     from estimator_app.model.metrics import Metrics
+    from estimator_app.model_dir.exports import ExportFormat
     from estimator_app.preflight.trainer_checks import TrainerChecks
 
 
@@ -77,3 +79,25 @@ def find_trainer(name: TrainerName) -> Trainer:
     from estimator_app.trainers.tpu_estimator.train import evaluate, train
 
     return Trainer(make_estimator, train, evaluate, save, EstimatorChecks, no_recovery_in_place)
+
+
+def own_format(trainer: TrainerName) -> ExportFormat:
+    """Returns the format in which a trainer exports."""
+    return "stablehlo" if trainer == "jax" else "saved_model"
+
+
+def find_saver(trainer: TrainerName, format: ExportFormat) -> Callable[..., str]:
+    """Returns the function that exports a checkpoint of a trainer in a format; as Trainer.save.
+
+    Raises:
+      ValueError: Runs of that trainer cannot be exported in that format.
+      ImportError: As find_trainer(); or TensorFlow is missing.
+    """
+    if format == own_format(trainer):
+        return find_trainer(trainer).save
+    if format != "saved_model":
+        raise ValueError(f"--format={format} is for runs of --trainer=jax; this run is of --trainer={trainer}")
+    load_keras("tf_distribute")
+    from estimator_app.trainers.saving import save_arrays
+
+    return save_arrays

@@ -1,4 +1,4 @@
-"""A trained keras.Model as a SavedModel, the same from both trainers.
+"""A trained keras.Model as a SavedModel, the same from all trainers.
 
     image_bytes ──tpu_input──▶ pixels ──network──▶ logits, probabilities ──▶ label ──classes.txt──▶ class
 
@@ -17,6 +17,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
 from estimator_app.trainers.checks import make_weighted_model, named_weights
+from estimator_app.trainers.starting_weights import weights_of_run
 from tpu_input import from_infeed
 
 if TYPE_CHECKING:
@@ -29,6 +30,37 @@ def make_served_model(run: TrainConfig) -> Any:
     It computes in float32 whatever the run's precision is: neither TFLite's converter nor tf2onnx takes bfloat16.
     """
     return make_weighted_model(dataclasses.replace(run, precision="float32"))
+
+
+def save_arrays(
+    run: TrainConfig,
+    checkpoint: str,
+    export_dir: str,
+    classes_file: str,
+    extra: Mapping[str, str],
+    export_to_tpu: bool = False,
+) -> str:
+    """Returns the path of a new SavedModel of a checkpoint of --trainer=jax, whose network Keras makes on TensorFlow.
+
+    Arguments are as in tpu_estimator.export.save(), except that export_to_tpu is not supported.
+
+    Raises:
+      ValueError: The checkpoint is of another network, the network cannot be made on TensorFlow, or export_to_tpu is
+        True.
+    """
+    if export_to_tpu:
+        raise ValueError("--export_to_tpu needs a run with --trainer=tpu_estimator")
+    run = dataclasses.replace(run, precision="float32")
+    try:
+        model = make_weighted_model(run, weights_of_run(run, checkpoint, "export"))
+    except ValueError:
+        raise
+    except Exception as error:  # of operations of JAX, of almost any type
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(
+            f"network {run.network!r} cannot be built by Keras on TensorFlow ({reason}); leave out --format=saved_model"
+        ) from error
+    return save_model(run, model, export_dir, classes_file, extra)
 
 
 def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str, extra: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
 from estimator_app.model.network_names import is_users
 from estimator_app.model.published_weights import Normalization, find_normalization, is_published, read_published
 from estimator_app.model.safetensors_files import read_header
+from estimator_app.model_dir.array_files import ArrayReader
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT, main_file, open_checkpoint
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
@@ -247,7 +248,7 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
     reader = open_checkpoint(checkpoint)
     for path, (variable, _) in variables_of(model).items():
         # With --ema the averages are what is evaluated; an export has no other weights.
-        if config.trainer == "jax":
+        if isinstance(reader, ArrayReader):  # of --trainer=jax
             name = path
             keys = [f"ema/{name}", f"weights/{name}", f"fixed/{name}", name]
         else:

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.export import export_model
+from estimator_app.model_dir.array_files import write_arrays
 from estimator_app.model_dir.run_files import read_config
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.saved_model.find import find_checkpoint
@@ -29,11 +30,12 @@ pytestmark = [
 SECTION = (Path(__file__).parents[2] / "docs" / "train.md").read_text().partition("### Other runtimes\n")[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 KERAS_3 = hasattr(tf.keras, "ops")
-SAVED_MODELS = ("tpu_estimator", "tf_distribute")  # trainers that export these
+SAVED_MODELS = ("tpu_estimator", "tf_distribute")  # trainers whose own exports these are
 BFLOAT16 = {"precision": "bfloat16", "ema": 0.9}
-# Both trainers; several labels an image; a network that was trained in bfloat16.
+# All trainers; several labels an image; a network that was trained in bfloat16.
 VARIANTS = [
     *((trainer, {}) for trainer in SAVED_MODELS),
+    ("jax", {"ema": 0.9}),
     ("tf_distribute", {"label_type": "classes"}),
     ("tf_distribute", {"precision": "bfloat16"}),
     *(
@@ -63,7 +65,10 @@ def exported(finished, tmp_path_factory, request) -> str:
     weights = weights_of_run(config, find_checkpoint(model_dir), model_dir)
     variables = named_weights(make_weighted_model(config, weights))
     checkpoint, step, is_ema = f"{folder}/model.ckpt-60", tf.constant(60, tf.int64), "ema" in options
-    if trainer == "tf_distribute":
+    if trainer == "jax":
+        averages = {f"ema/{path}": value for path, value in weights.items()}
+        write_arrays(checkpoint, {"global_step": np.array(60, np.int64), **averages})
+    elif trainer == "tf_distribute":
         saved = {"ema" if is_ema else "weights": variables}
         tf.train.Checkpoint(global_step=tf.Variable(step), **saved).write(checkpoint)
     else:
@@ -73,7 +78,7 @@ def exported(finished, tmp_path_factory, request) -> str:
             prefix=checkpoint, tensor_names=names, shape_and_slices=[""] * len(names), tensors=[step, *values.values()]
         )
     config = dataclasses.replace(config, trainer=trainer, **options)
-    return export_model(config, model_dir, f"{folder}/export", checkpoint)
+    return export_model(config, model_dir, f"{folder}/export", checkpoint, format="saved_model")
 
 
 def of_saved_model(export: str, pixels: np.ndarray) -> dict[str, np.ndarray]:
@@ -117,7 +122,7 @@ def test_tflite_agrees(exported, finished, pixels):
 
 @pytest.mark.parametrize(
     "exported",
-    [VARIANTS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VARIANTS[1:4])],
+    [VARIANTS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VARIANTS[1:5])],
     indirect=True,
     ids=str,
 )
