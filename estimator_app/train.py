@@ -52,7 +52,7 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.checks import num_examples, read_shards
 from estimator_app.trainers.interruption import Stopped, retry_while_unavailable
-from estimator_app.trainers.options import check_options
+from estimator_app.trainers.missing_options import check_options
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.starting_weights import TABLE_NAME, published_normalization, starting_weights

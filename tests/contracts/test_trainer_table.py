@@ -10,7 +10,7 @@ import pytest
 
 import estimator_app
 from estimator_app.config import TRAINERS, TrainConfig
-from estimator_app.trainers.options import MISSING
+from estimator_app.trainers.missing_options import MISSING
 from support.pages import trainer_table
 from tpu_input import InputConfig, TrainSource
 

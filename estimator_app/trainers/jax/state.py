@@ -26,7 +26,7 @@ from estimator_app.trainers.jax.batches import divided_over, make_mesh, whole_on
 from estimator_app.trainers.jax.optimizer import make_optimizer
 from estimator_app.trainers.jax.processes import Group, current
 from estimator_app.trainers.jax.step import TrainState, Variables, make_eval_step, make_train_step
-from estimator_app.trainers.options import check_options
+from estimator_app.trainers.missing_options import check_options
 from tpu_input import InputConfig
 
 _CACHE = "~/.cache/jpeg2tpu/jax"  # JAX_COMPILATION_CACHE_DIR names another folder
