@@ -193,7 +193,7 @@ class Line:
 
     def receive(self) -> dict[str, Any] | None:
         """Returns the next message; None if there is no more, or what comes is not one."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             message = json.loads(self._read_line())
             return message if isinstance(message, dict) else None
         return None
