@@ -49,9 +49,9 @@ def test_a_missing_shard_is_named(gs, digits_dataset):
         ("400 <Code>UserProjectMissing</Code>", "the bucket is requester pays; set the project to bill"),
     ],
 )
-def test_a_dataset_that_is_not_for_this_user_is_said_with_what_helps(gs, fault, why):
+def test_a_dataset_that_is_not_for_this_user_is_said_with_what_helps(gs, tmp_path, fault, why):
     gs.proxy.fault = lambda request: fault
-    assert gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/m")).startswith(f"{gs.dataset}/manifest.json: {why}")
+    assert gs.refused(*gs.training(f"{tmp_path}/m")).startswith(f"{gs.dataset}/manifest.json: {why}")
 
 
 def test_a_bucket_that_is_not_there_is_said(gs):
