@@ -118,7 +118,7 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 
 ## test-core: what .ci/run has of the long tests, and of those under the newest TensorFlow
 # Long tests that are marked core: a scene for each promise that nothing shorter shows. And under the newest TensorFlow,
-# what differs most under it, and the contracts, which lead through every command, kind of input and trainer.
+# what differs most under it, and the contracts that lead through every command, kind of input, trainer and framework.
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
 OF_JAX = tests/contracts/test_trainers.py \
@@ -126,7 +126,9 @@ OF_JAX = tests/contracts/test_trainers.py \
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
-		tests/contracts tests/tpu_input tests/test_jax_example.py \
+		tests/tpu_input tests/test_jax_example.py \
+		$(patsubst %,tests/contracts/test_%.py,commands frameworks help input_kinds trainer_errors trainer_table trainers \
+			without_beam without_frameworks) \
 		$(patsubst %,tests/estimator_app/test_%.py,export keras_networks networks predict starting_weights strategy)
 	KERAS_BACKEND=jax $(VENV_NEWEST)/bin/python -m pytest -m 'core or not long' -n auto --dist worksteal $(OF_JAX)
 
