@@ -70,7 +70,8 @@ def started(program: str, *arguments: str, devices: int = 1) -> subprocess.Popen
     """
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     environment["NOT_OF_JAX"] = ",".join(not_of_jax())
-    environment["PYTHONPATH"] = str(ROOT / "tests")  # for networks of support/
+    given = filter(None, [os.environ.get("PYTHONPATH")])  # libtpu, where preflight compiles
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), *given])  # for networks of support/
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     words = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
