@@ -120,6 +120,9 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 # Long tests that are marked core: a scene for each promise that nothing shorter shows. And under the newest TensorFlow,
 # what differs most under it, and the contracts that lead through every command, kind of input, trainer and framework.
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
+# Contracts of conversion alone, in which no framework takes part.
+OF_CONVERSION = $(patsubst %,tests/contracts/test_%.py,class_numbers copies csv_cells inflation label_kinds missing_paths \
+	named_paths text_files)
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
 OF_JAX = tests/contracts/test_trainers.py \
 	$(patsubst %,tests/estimator_app/test_%.py,jax_export jax_guide jax_processes jax_step jax_trainer tpu_jax)
@@ -127,8 +130,7 @@ test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
 		tests/tpu_input tests/test_jax_example.py \
-		$(patsubst %,tests/contracts/test_%.py,commands frameworks help input_kinds trainer_errors trainer_table trainers \
-			without_beam without_frameworks) \
+		$(filter-out $(OF_CONVERSION),$(wildcard tests/contracts/test_*.py)) \
 		$(patsubst %,tests/estimator_app/test_%.py,export keras_networks networks predict starting_weights strategy)
 	KERAS_BACKEND=jax $(VENV_NEWEST)/bin/python -m pytest -m 'core or not long' -n auto --dist worksteal $(OF_JAX)
 

@@ -51,8 +51,9 @@ def save_arrays(
     if export_to_tpu:
         raise ValueError("--export_to_tpu needs a run with --trainer=tpu_estimator")
     run = dataclasses.replace(run, precision="float32")
+    weights = weights_of_run(run, checkpoint, "export")
     try:
-        model = make_weighted_model(run, weights_of_run(run, checkpoint, "export"))
+        model = make_weighted_model(run, weights)
     except ValueError:
         raise
     except Exception as error:  # of operations of JAX, of almost any type

@@ -248,6 +248,8 @@ def _values(path: str, batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Returns the rows of a batch; raises ValueError for what Python has no type for, such as years after 9999."""
     try:
         return list(batch.to_pylist())
+    except (pa.ArrowException, UnicodeDecodeError):  # damage, which _Opened explains
+        raise
     except (ValueError, ArithmeticError) as error:
         columns = " or ".join(f"{field.name!r} of {field.type}" for field in batch.schema if not _is_plain(field.type))
         why = str(error).partition(". ")[0]
