@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import extension, output_checks, row_lines, working_folder
+from beam_pipelines.conversion import extension, output_checks, working_folder
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion.commit import commit, leave_out
 from beam_pipelines.conversion.output_folder import (
@@ -260,24 +260,14 @@ def _write_and_commit(
     num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
     if unwritten:
         if phases.is_shown():
-            phases.begin("writing", folder.num_rows(unwritten))
-        is_much = bool(num_processes) or (num_processes is None and _is_worth_processes(folder, unwritten))
+            phases.begin("writing", folder.num_rows(plan, unwritten))
+        is_much = bool(num_processes) or is_much_work(sum(plan.num_images.values()), plan.num_bytes)
         with local_executor(num_processes or num_cores(), is_much, UnitWriter.__module__) as executor:
             write_shards(unwritten, folder, options, executor)
     still_locked()
     manifest = commit(options, plan, folder.receipts_of(plan))
     phases.end()
     return manifest, num_resumed
-
-
-def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:
-    """Returns whether shards have so many images that processes of their own write them sooner than this one."""
-    num_images = num_bytes = 0
-    for unit in (unit for shard in shards for unit in folder.read_units(shard, row_lines.MOST_ROWS)):
-        num_images, num_bytes = num_images + unit.num_rows, num_bytes + unit.num_bytes
-        if is_much_work(num_images, num_bytes):
-            return True
-    return False
 
 
 def _check_apart(source: str, output: str) -> None:

@@ -459,7 +459,7 @@ def _begin(
     unwritten = folder.reopen()
     phases.counter("shards_resumed").inc(sum(map(len, plan.shards.values())) - len(unwritten))
     if phases.is_shown():  # in a runner within the command's process
-        phases.begin("writing", folder.num_rows(unwritten))
+        phases.begin("writing", folder.num_rows(plan, unwritten))
     yield from unwritten
 
 

@@ -145,6 +145,7 @@ class Plan:
       remarks: Notes for the user on how the inputs were interpreted, one line each.
       all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
       num_images: Number of rows that are not rejected before they are read, by split.
+      num_bytes: Size of the images of these rows in storage.
       left_out: Keys that the next version of a dataset that is extended leaves out.
       num_ungrouped: Number of rows that are not rejected before they are read and have no group.
       num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed.
@@ -167,6 +168,7 @@ class Plan:
     num_ungrouped: int = 0
     num_duplicates: dict[str, int] = dataclasses.field(default_factory=dict)
     num_outdated: int = 0
+    num_bytes: int = 0
 
     def __post_init__(self) -> None:
         if sum(self.shard_of(split, total) + 1 for split, total in self.totals.items()) > _MAX_SHARDS:
@@ -228,7 +230,7 @@ class Plan:
           ValueError: It is no such JSON, or a value is out of range.
         """
         # Plans of earlier versions do not have these.
-        later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated"]
+        later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated", "num_bytes"]
         needed = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         fields = json_fields.fields(json_fields.load(content), "a plan", needed, later)
         return cls(
@@ -260,6 +262,7 @@ class Plan:
             num_ungrouped=json_fields.count(fields.get("num_ungrouped", 0), "num_ungrouped"),
             num_outdated=json_fields.count(fields.get("num_outdated", 0), "num_outdated"),
             num_duplicates=json_fields.counts(fields.get("num_duplicates", {}), "num_duplicates"),
+            num_bytes=json_fields.count(fields.get("num_bytes", 0), "num_bytes"),
         )
 
 

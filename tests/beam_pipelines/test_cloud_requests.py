@@ -88,8 +88,7 @@ def test_an_image_takes_one_request_and_a_shard_thirteen(cloud, proxy, digits):
     cloud.upload(digits / "1", f"{bucket}/images/1")
     cloud.upload(digits / "2", f"{bucket}/images/2")
     proxy.requests.clear()
-    # Without a number of processes, rows are read once more, until they are so many that processes are worth it.
-    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out", shard_bytes=50_000), num_processes=1)
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out", shard_bytes=50_000))
     num_shards = sum(len(split.shards) for split in manifest.splits.values())
     assert num_shards > 5
     images = Counter(request.name for request in proxy.requests if request.name.endswith(".jpg"))

@@ -84,6 +84,12 @@ def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, n
     assert not (tmp_path / "out").exists()
 
 
+def test_processes_of_this_machine_are_refused_beside_a_runner(few_digits, tmp_path):
+    with pytest.raises(ValueError, match="num_processes=2 is for this machine alone"):
+        convert(options(few_digits, tmp_path / "out"), local(), num_processes=2)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeypatch, num_threads):
     convert(options(few_digits, tmp_path / "out"))

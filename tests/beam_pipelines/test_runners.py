@@ -6,6 +6,7 @@ import io
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apache_beam.metrics.metric import MetricsFilter
@@ -37,6 +38,18 @@ def test_every_runner_gives_the_same_bytes(few_digits, tmp_path, flags):
     convert(options(few_digits, tmp_path / "a"))
     convert(options(few_digits, tmp_path / "b"), PipelineOptions(flags))
     assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_a_runner_of_this_process_gets_one_pipeline_too(few_digits, tmp_path, monkeypatch):
+    run, pipelines = Pipeline.run, set[int]()
+
+    def counted(self: Pipeline, *arguments: Any) -> Any:
+        pipelines.add(id(self))
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Pipeline, "run", counted)
+    convert(options(few_digits, tmp_path / "out"), local())
+    assert len(pipelines) == 1
 
 
 def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):

@@ -32,6 +32,7 @@ class Sums:
       hashes: Sum of the hashes of the rows, which does not depend on their order.
       costs: Size in bytes by bucket, by split.
       images: Number of images by split.
+      num_bytes: Size of the images in storage.
       duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
       ungrouped: Number of images without a group.
       unsplit: Number of images whose input names no split.
@@ -44,6 +45,7 @@ class Sums:
     hashes: int = 0
     costs: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)
     images: Counter[str] = dataclasses.field(default_factory=Counter)
+    num_bytes: int = 0
     duplicates: Counter[str] = dataclasses.field(default_factory=Counter)
     ungrouped: int = 0
     unsplit: int = 0
@@ -61,6 +63,7 @@ class Sums:
             for bucket, size in costs.items():
                 mine[bucket] = mine.get(bucket, 0) + size
         self.images.update(other.images)
+        self.num_bytes += other.num_bytes
         self.duplicates.update(other.duplicates)
         self.ungrouped += other.ungrouped
         self.unsplit += other.unsplit
@@ -106,6 +109,7 @@ class PlanSurvey:
                     sums.add_rejected(row)
         good = [not reason for reason in batch.column("reason")]
         sums.images.update(itertools.compress(batch.column("placed_split"), good))
+        sums.num_bytes += sum(itertools.compress(batch.column("num_bytes"), good))
         sums.ungrouped += list(itertools.compress(batch.column("group"), good)).count("")
         sums.unsplit += list(itertools.compress(batch.column("split"), good)).count("")
         for named, label in set(itertools.compress(batch.zipped("split", "label"), good)):
@@ -140,6 +144,7 @@ class PlanSurvey:
             strangers=() if chosen or options.parent else tuple(_splits_without_common_class(sums.classes)),
             all_named=not sums.unsplit,
             num_images=dict(sorted(sums.images.items())),
+            num_bytes=int(sums.num_bytes),
             num_ungrouped=sums.ungrouped,
             num_duplicates=dict(sorted(sums.duplicates.items())),
         )
