@@ -237,9 +237,9 @@ def _complete_and_read_only(options: ConvertOptions, why: OSError) -> Manifest |
         plan = make_plan(dataclasses.replace(options, output=folder))
     output_checks.check_plan(options, plan)
     if manifest.fingerprint != plan.fingerprint:
-        its = output_checks.described(manifest)
+        existing = output_checks.described(manifest)
         raise ValueError(
-            f"output {options.output!r} holds another dataset: {output_checks.difference(options, plan, its)}; "
+            f"output {options.output!r} holds another dataset: {output_checks.difference(options, plan, existing)}; "
             f"choose another output, because this one cannot be written: {why.strerror}"
         )
     output_checks.check_files(plan, Output(options.output), [])

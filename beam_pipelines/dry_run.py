@@ -181,8 +181,8 @@ def _package(beam_options: PipelineOptions, folder: str, graph: str) -> str:
 def _run(failing: str, *command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it was killed"]
-        raise ValueError(f"{failing}: {said[-1]}")
+        lines = done.stderr.strip().splitlines() or ["it was killed"]
+        raise ValueError(f"{failing}: {lines[-1]}")
     return done.stdout.strip()
 
 
@@ -238,8 +238,8 @@ def _shards(options: ConvertOptions, num_bytes: int) -> str:
             f"the dataset would have about {count:,} shards of {size(options.shard_bytes)}, and every reader of the "
             f"dataset reads a manifest of all shards; have at most {_READABLE_SHARDS:,} by using a larger --shard_size"
         )
-    kept = "" if options.images.resize_shorter else ", if images are stored unchanged"
-    return f"about {count:,} shards of up to {size(options.shard_bytes)}{kept}"
+    condition = "" if options.images.resize_shorter else ", if images are stored unchanged"
+    return f"about {count:,} shards of up to {size(options.shard_bytes)}{condition}"
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
         )
 
     def display_data(self) -> dict[str, Any]:
-        return {f"source_{number}": each.path for number, each in enumerate(self._options.sources)}
+        return {f"source_{number}": source.path for number, source in enumerate(self._options.sources)}
 
 
 def _file_of(row: Row, options: ConvertOptions) -> InputFile:
@@ -233,12 +233,14 @@ def _read(files: list[Any], images: ImageOptions, num_decoders: int, launched_wi
         begin = time.perf_counter()
         return check_image(data, images, with_statistics=False), time.perf_counter() - begin
 
-    for row, found in map_images(rows, check, num_decoders or num_cores()):
-        if isinstance(found, Rejected):
-            Metrics.counter("jpeg2tpu", f"rejected_{found.reason}").inc()
-            yield beam.pvalue.TaggedOutput("rejected", RejectedInput(row.key, row.uri, found.reason, found.detail))
+    for row, checked_or_rejected in map_images(rows, check, num_decoders or num_cores()):
+        if isinstance(checked_or_rejected, Rejected):
+            Metrics.counter("jpeg2tpu", f"rejected_{checked_or_rejected.reason}").inc()
+            yield beam.pvalue.TaggedOutput(
+                "rejected", RejectedInput(row.key, row.uri, checked_or_rejected.reason, checked_or_rejected.detail)
+            )
         else:
-            checked, seconds = found
+            checked, seconds = checked_or_rejected
             Metrics.distribution("jpeg2tpu", "image_milliseconds").update(round(1000 * seconds))
             Metrics.distribution("jpeg2tpu", "image_bytes").update(len(checked.encoded))
             Metrics.distribution("jpeg2tpu", "image_pixels").update(checked.height * checked.width)
@@ -285,8 +287,8 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
         images, *rejected = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         batches = [images | "Rows of images" >> beam.ParDo(_ToRows(self._options)).with_output_types(Batch)]
-        for number, each in enumerate(rejected):
-            lines = each | f"Batch rejected inputs {number}" >> beam.BatchElements(BATCH_ROWS, BATCH_ROWS)
+        for number, collection in enumerate(rejected):
+            lines = collection | f"Batch rejected inputs {number}" >> beam.BatchElements(BATCH_ROWS, BATCH_ROWS)
             rows = beam.Map(_rows_of_rejected).with_output_types(Batch)
             batches.append(lines | f"Rejected inputs {number}" >> rows)
         sized = beam_steps.plan_images(batches | "Every input" >> beam.Flatten(), self._options)
@@ -385,9 +387,9 @@ def _values(element: Any, kind: Any) -> tuple[Any, ...]:
         value = getattr(element, name, None)
         value = kind._field_defaults.get(name) if value is None else value
         if not isinstance(value, wanted := kind.__annotations__[name]):
-            found = type(value).__name__ if hasattr(element, name) else "none"
+            got = type(value).__name__ if hasattr(element, name) else "none"
             raise ValueError(
-                f"an element must have the fields of {kind.__name__}, {name} as {wanted.__name__}; got {found} in the "
+                f"an element must have the fields of {kind.__name__}, {name} as {wanted.__name__}; got {got} in the "
                 f"element of key {getattr(element, 'key', None)!r}"
             )
         values.append(value)
@@ -470,7 +472,7 @@ def _write_shard(
     folder = WorkingFolder.of(options.output, plan)
     with threads_or_inline(num_decoders or num_cores()) as executor:
         receipt = write_planned(shard, folder, options, executor, phases.count)
-    for reason, count in Counter(each.reason for each in receipt.rejected).items() if receipt else ():
+    for reason, count in Counter(rejection.reason for rejection in receipt.rejected).items() if receipt else ():
         phases.counter(f"rejected_{reason}").inc(count)
     return shard
 

@@ -177,7 +177,8 @@ def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool,
     bands = _num_bands(manifest)
     for band in range(bands):
         parts = (
-            (number, duplicate_keys.in_band(of, band, bands)) for number, of in zip(numbers, key_hashes, strict=True)
+            (number, duplicate_keys.in_band(hashes, band, bands))
+            for number, hashes in zip(numbers, key_hashes, strict=True)
         )
         for number, key_hash in duplicate_keys.repeated(parts):
             by_shard[number].append(key_hash)
@@ -279,8 +280,8 @@ def _surplus(key: str, shards: Iterable[int]) -> Iterator[tuple[int, str]]:
     yield from ((number, key) for number in duplicate_keys.surplus(shards))
 
 
-def _line(found: tuple[Any, ...], kind: str) -> str:
-    return json.dumps([kind, *found])
+def _line(result: tuple[Any, ...], kind: str) -> str:
+    return json.dumps([kind, *result])
 
 
 def _write_checks(path: str, dataset: str, lines: Iterable[str]) -> None:
@@ -306,10 +307,10 @@ def _read_checks(path: str, num_shards: int) -> _Checks:
 
 def _check_files(manifest: Manifest) -> Iterator[str]:
     shards, promised = every_shard(manifest), files_of(manifest)
-    found = {path for path, _ in list_dataset(manifest.path)}
+    present = {path for path, _ in list_dataset(manifest.path)}
     last = {shard.name for split in manifest.splits.values() for shard in split.shards}
     earlier = {path for shard in shards if shard not in last for path in (shard, index_path(shard))}
-    for path in sorted(promised - found):
+    for path in sorted(promised - present):
         # Others are reported by shard, or by _lengths_problem().
         if path in earlier or not path.endswith((".tfrecord", ".parquet")):
             yield f"{path} is missing" + (", which an earlier version of the dataset has" if path in earlier else "")
@@ -317,7 +318,7 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
         promised |= working_folder.files_in_transit(manifest.path)
     except ValueError as error:
         yield str(error)
-    for path in sorted(found - promised - optional_files(shards)):
+    for path in sorted(present - promised - optional_files(shards)):
         if not working_folder.is_in_working_folder(path):
             yield f"{path} is not part of the dataset"
 
@@ -342,8 +343,8 @@ def _lengths_problem(manifest: Manifest, digests: Mapping[str, str]) -> str:
         return f"{name} cannot be used: {error}"
     if listed.names != [shard.name for shard in shards]:
         return f"{name} lists the shards in another order than the manifest"
-    found = listed.by_shard()
-    wrong = [shard for shard, digest in digests.items() if digest != lengths_digest(found[shard])]
+    shards_listed = listed.by_shard()
+    wrong = [shard for shard, digest in digests.items() if digest != lengths_digest(shards_listed[shard])]
     return f"{name} does not match the records of {wrong[0]}" if wrong else ""
 
 

@@ -45,18 +45,18 @@ def check(arguments: argparse.Namespace) -> None:
       ValueError: The flags contradict each other, or a TPU cannot open a path.
       ImportError: They ask for TPUEstimator, which the installed TensorFlow does not have.
     """
-    of_tpu = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
-    if of_tpu and not arguments.use_tpu:
-        raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
+    tpu_flags = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
+    if tpu_flags and not arguments.use_tpu:
+        raise ValueError(f"{tpu_flags[0]} has no effect without --use_tpu; add --use_tpu, or leave out {tpu_flags[0]}")
     if vars(arguments).get("use_tpu") and trainer_of(arguments) == "jax":
         raise ValueError(
             "--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out, or use "
             "--trainer=tf_distribute"
         )
     if arguments.command is train:
-        of_processes = [f"--{name}" for name in _PROCESS_FLAGS if vars(arguments)[name] is not None]
-        if of_processes and (trainer := trainer_of(arguments)) != "jax":
-            raise ValueError(f"{of_processes[0]} is for --trainer=jax, but this run has --trainer={trainer}")
+        process_flags = [f"--{name}" for name in _PROCESS_FLAGS if vars(arguments)[name] is not None]
+        if process_flags and (trainer := trainer_of(arguments)) != "jax":
+            raise ValueError(f"{process_flags[0]} is for --trainer=jax, but this run has --trainer={trainer}")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
     if arguments.command is predict:
@@ -197,11 +197,11 @@ def _print_finished(arguments: argparse.Namespace, finished: Finished | None) ->
     """
     from estimator_app.model_dir.run_files import read_config
 
-    found: dict[str, Any] = {"model_dir": arguments.model_dir}
+    fields: dict[str, Any] = {"model_dir": arguments.model_dir}
     if finished:
-        found |= finished.metrics.to_fields(read_config(arguments.model_dir).classes) | {"export": finished.export}
+        fields |= finished.metrics.to_fields(read_config(arguments.model_dir).classes) | {"export": finished.export}
     if arguments.json:
-        say(to_json(found))
+        say(to_json(fields))
     elif arguments.quiet and finished:
         say(f"step {finished.metrics.step}: {finished.metrics}")
         say(f"export: {finished.export}")
@@ -273,8 +273,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
     # Only runs with the same job name share the batches of a service. It gives the next batch to whichever host asks
     # first, so the order is not deterministic.
-    of_service = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
-    return of_fields(vars(arguments)) | {"epochs": arguments.epochs} | of_service
+    service_options = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
+    return of_fields(vars(arguments)) | {"epochs": arguments.epochs} | service_options
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -299,9 +299,9 @@ def _check_evaluated(arguments: argparse.Namespace) -> None:
     given = [name for name in ("export_dir", "model_dir") if vars(arguments)[name]]
     if len(given) != 1:
         raise ValueError(f"evaluate needs --model_dir or --export_dir, got {'both' if given else 'neither'}")
-    of_model_dir = [f"--{name}" for name in ("step", "checkpoint", "network", "use_tpu") if vars(arguments)[name]]
-    if arguments.export_dir and of_model_dir:
-        raise ValueError(f"{of_model_dir[0]} can be used only with --model_dir, not with --export_dir")
+    model_dir_flags = [f"--{name}" for name in ("step", "checkpoint", "network", "use_tpu") if vars(arguments)[name]]
+    if arguments.export_dir and model_dir_flags:
+        raise ValueError(f"{model_dir_flags[0]} can be used only with --model_dir, not with --export_dir")
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -331,14 +331,14 @@ def predict(arguments: argparse.Namespace) -> int:
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
 
-    classifier, left_out = load_classifier(arguments.export_dir or arguments.model_dir), Counter[str]()
-    files = image_files(arguments.files, left_out)
+    classifier, skipped = load_classifier(arguments.export_dir or arguments.model_dir), Counter[str]()
+    files = image_files(arguments.files, skipped)
     results = predict(classifier, files, arguments.batch_size, arguments.top)
     results = itertools.takewhile(lambda _: not stdout_is_lost(), results)
     is_table = sys.stdout.isatty() and not arguments.json
     classified, failed = write(results, classifier.classes, is_table, say, warn)
-    if left_out:
-        warn("skipped in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in left_out.items()))
+    if skipped:
+        warn("skipped in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in skipped.items()))
     if not classified and not failed:
         warn(f"no image files in {', '.join(arguments.files)}")
     check_printed()
@@ -352,16 +352,16 @@ def _check_predicted(arguments: argparse.Namespace) -> None:
     if arguments.export_dir and arguments.model_dir:
         raise ValueError("predict takes --export_dir or --model_dir, got both")
     if arguments.dataset is None:
-        of_dataset = ("output", "split", "version", "features", "step", "network", "use_tpu")
-        if misplaced := [f"--{name}" for name in of_dataset if given[name] not in (None, False)]:
+        dataset_flags = ("output", "split", "version", "features", "step", "network", "use_tpu")
+        if misplaced := [f"--{name}" for name in dataset_flags if given[name] not in (None, False)]:
             raise ValueError(f"{misplaced[0]} can be used only with --dataset")
         needed = {model: arguments.export_dir or arguments.model_dir, "FILE": arguments.files}
     else:
         if arguments.files or arguments.top != 1:
             raise ValueError(f"{'FILE' if arguments.files else '--top'} cannot be used with --dataset")
-        of_run = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
-        if of_run and not arguments.model_dir:
-            raise ValueError(f"{of_run[0]} needs --model_dir, as an export has only its probabilities")
+        run_flags = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
+        if run_flags and not arguments.model_dir:
+            raise ValueError(f"{run_flags[0]} needs --model_dir, as an export has only its probabilities")
         if arguments.use_tpu and not arguments.model_dir:
             raise ValueError("--use_tpu needs --model_dir, as an export runs on this machine")
         needed = {"--output": arguments.output, model: arguments.export_dir or arguments.model_dir}
@@ -410,7 +410,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
-    of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
+    run_part = [Part("model_dir", tuple(Finding(FAILS, f"its {difference}", advice) for difference in differences))]
     tpu = _tpu(arguments) if arguments.use_tpu else None
     make_checks = find_trainer(config.trainer).checks
     python = arguments.compiler or make_checks.compiler_python()
@@ -427,7 +427,7 @@ def preflight(arguments: argparse.Namespace) -> int:
             tell(line)
         runtime = check_runtime(checks, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
         looked = preflight(checks, Compiler(python, topology) if python else None, arguments.largest_batch)
-        for part in itertools.chain(of_run if differences else [], [runtime], looked):
+        for part in itertools.chain(run_part if differences else [], [runtime], looked):
             parts.append(part)
             tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")

@@ -223,11 +223,11 @@ class TrainConfig:
         """
         train = manifest.split("train")
         given = _given(_with_steps(options, train.num_examples))
-        of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
-        of_run = {name: value for name, value in given.items() if name not in of_input}
-        _check_scale(of_input)
-        choose_backend(_completed(of_run, earlier)["trainer"])
-        network = of_run.get("network", cls.network)
+        input_options = {name: value for name, value in given.items() if name in field_types(InputConfig)}
+        run_options = {name: value for name, value in given.items() if name not in input_options}
+        _check_scale(input_options)
+        choose_backend(_completed(run_options, earlier)["trainer"])
+        network = run_options.get("network", cls.network)
         check_network(network)
         if is_users(network):
             users_network(network)  # imports its module, which is safe as the user has named it
@@ -235,21 +235,21 @@ class TrainConfig:
             raise ValueError(
                 f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train"
             )
-        of_run.setdefault("early_stop_metric", TASKS[manifest.label_kind].early_stop_metric)
-        if of_run.get("hold_out"):
-            of_run.setdefault("split", of_run["hold_out"])
+        run_options.setdefault("early_stop_metric", TASKS[manifest.label_kind].early_stop_metric)
+        if run_options.get("hold_out"):
+            run_options.setdefault("split", run_options["hold_out"])
         if earlier:
             chosen_once = ("image_size", "crop_area", "mean", "std")
-            of_input = {name: getattr(earlier.input, name) for name in chosen_once} | of_input
+            input_options = {name: getattr(earlier.input, name) for name in chosen_once} | input_options
         return cls(
-            **{"dataset": manifest.path} | _completed(of_run, earlier),
+            **{"dataset": manifest.path} | _completed(run_options, earlier),
             fingerprint=manifest.fingerprint,
             classes=manifest.classes,
             train_examples=train.num_examples,
             class_counts=train.class_counts,
             label_type=manifest.label_type,
             images=ImageOptions(**manifest.options.get("images", {})),
-            input=InputConfig.of(manifest, **of_input),
+            input=InputConfig.of(manifest, **input_options),
         )
 
     def options(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class TrainConfig:
           trained: Number of steps done so far.
         """
         mine, others = _flat(self), _flat(other)
-        found = [
+        differences = [
             f"{_flag(name)} is {mine[name]!r}, not {others[name]!r}" for name in mine if mine[name] != others[name]
         ]
         if self.fingerprint != other.fingerprint:
@@ -286,12 +286,12 @@ class TrainConfig:
                 content = ", whose content has changed since"
             else:
                 content = f", and {other.dataset!r} has other content"
-            found.insert(0, f"--dataset is {self.dataset!r}{content}")
+            differences.insert(0, f"--dataset is {self.dataset!r}{content}")
         if trained > other.train_steps:
-            found.append(
+            differences.append(
                 f"--train_steps must be at least {trained}, the number of completed steps, got {other.train_steps}"
             )
-        return found
+        return differences
 
     def to_json(self, versions: dict[str, str], command: str = "") -> str:
         """Returns config.json's text.
@@ -496,7 +496,7 @@ def read_recipe(path: str) -> dict[str, Any]:
         nested = {name: value for name, value in nested.items() if name not in ("mean", "std")}
     options = {**fields, **(nested if isinstance(nested, dict) else {"input": nested})}
     known = _TYPES.keys() - _DERIVED | {"epochs"}
-    found = {}
+    options = {}
     for name, value in options.items():
         if name in _NO_RECIPE:
             continue
@@ -507,10 +507,10 @@ def read_recipe(path: str) -> dict[str, Any]:
         # YAML 1.1 reads 1e-4 as text.
         is_number = isinstance(value, str) and float in (hint, *get_args(hint)) and str not in get_args(hint)
         try:
-            found[name] = checked(float(value) if is_number else value, hint, name) if value is not None else None
+            options[name] = checked(float(value) if is_number else value, hint, name) if value is not None else None
         except ValueError as error:
             raise ValueError(f"recipe {path!r}: {error}") from error
-    return found
+    return options
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -521,10 +521,10 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: checked(value, _TYPES[name], name) for name, value in options.items() if value is not None}
 
 
-def _check_scale(of_input: Mapping[str, Any]) -> None:
+def _check_scale(input_options: Mapping[str, Any]) -> None:
     """Raises ValueError if a mean or a std that a user has given is a share of the largest pixel, as PyTorch has it."""
     for name in ("mean", "std"):
-        values = of_input.get(name, ())
+        values = input_options.get(name, ())
         if 0 < max(values, default=0) < 1:
             pixels = ",".join(f"{255 * value:g}" for value in values)
             raise ValueError(f"{name} must be of pixels from 0 to 255, got {values!r}; use {pixels}")
@@ -565,12 +565,12 @@ def default_trainer() -> TrainerName:
     it is TPUEstimator if TensorFlow has it, else JAX if it is installed.
     """
     has_tensorflow, backend = _is_installed("tensorflow"), chosen_backend()
-    of_tensorflow: TrainerName = "tpu_estimator" if has_estimator() else "tf_distribute"
+    tensorflow_trainer: TrainerName = "tpu_estimator" if has_estimator() else "tf_distribute"
     if backend == "jax":
         return "jax"
-    if has_tensorflow and (backend == "tensorflow" or of_tensorflow == "tpu_estimator"):
-        return of_tensorflow
-    return "jax" if all(map(_is_installed, ("jax", "optax", "keras"))) else of_tensorflow
+    if has_tensorflow and (backend == "tensorflow" or tensorflow_trainer == "tpu_estimator"):
+        return tensorflow_trainer
+    return "jax" if all(map(_is_installed, ("jax", "optax", "keras"))) else tensorflow_trainer
 
 
 def _is_installed(package: str) -> bool:

@@ -69,9 +69,9 @@ def export(
             "remove it, or name the folder for exports with --export_dir"
         )
     config = read_named(model_dir, network)
-    found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
+    path = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
     where = export_dir or f"{model_dir}/export"
-    return export_model(config, model_dir, where, found, export_to_tpu=export_to_tpu, format=format)
+    return export_model(config, model_dir, where, path, export_to_tpu=export_to_tpu, format=format)
 
 
 def export_model(

@@ -83,10 +83,10 @@ def submit(options: PipelineOptions, build: Callable[[beam.Pipeline], None]) -> 
 def error_of_step(text: str) -> ValueError | OSError | None:
     """Returns the error that the last matching line of a traceback names, if it is one that is meant for the user."""
     lines = _STEP.sub("", text).strip().splitlines()
-    said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
-    if not said:
+    match = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
+    if not match:
         return None
-    return (ValueError if said[1] in ("ValueError", "Changed") else OSError)(said[2])
+    return (ValueError if match[1] in ("ValueError", "Changed") else OSError)(match[2])
 
 
 def _raise_as_said(error: Exception) -> None:
@@ -100,7 +100,7 @@ def _raise_as_said(error: Exception) -> None:
         raise KeyboardInterrupt from error
     if lines[-1] == f"{Terminated.__module__}.{Terminated.__qualname__}":  # the last line of a traceback
         raise Terminated from error
-    if said := error_of_step(text):
-        raise said from error
+    if error_meant := error_of_step(text):
+        raise error_meant from error
     if failed := _FAILED_JOB.search(text):
         raise OSError(f"the engine's job failed: {failed[1]}") from error

@@ -123,10 +123,10 @@ class _Display:
         while not self._ended.wait(SECONDS_PER_LINE):
             with self._lock:
                 if self._phase:
-                    of = f" of {self._total:,}" if self._total else ""
+                    total = f" of {self._total:,}" if self._total else ""
                     seconds = f"{time.monotonic() - self._begun:.0f} s"
-                    said = [f"{self._count:,}{of} {UNITS[self._phase]}", *filter(None, [self._details()]), seconds]
-                    print_line(f"{self._phase}: {', '.join(said)}", sys.stderr)
+                    parts = [f"{self._count:,}{total} {UNITS[self._phase]}", *filter(None, [self._details()]), seconds]
+                    print_line(f"{self._phase}: {', '.join(parts)}", sys.stderr)
 
 
 _display: _Display | None = None  # the command's; writers may run in processes without one
@@ -259,8 +259,8 @@ def counters(pipeline: Any) -> dict[str, int]:
     counts: dict[str, int] = {}
     # Not every engine can be asked while it works, and a question may fail: the job is not to end for that.
     with contextlib.suppress(Exception):
-        for found in pipeline.result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]:
-            counts[found.key.metric.name] = max(found.committed or 0, found.attempted or 0)
+        for result in pipeline.result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]:
+            counts[result.key.metric.name] = max(result.committed or 0, result.attempted or 0)
     return counts
 
 

@@ -64,9 +64,9 @@ def _require_keras_3() -> None:
         except importlib.metadata.PackageNotFoundError:
             version = ""
         if not version or int(version.partition(".")[0]) < least:
-            found = f"{name} {version} is installed" if version else f"{name} is not installed"
+            state = f"{name} {version} is installed" if version else f"{name} is not installed"
             raise ImportError(
-                f"--trainer=jax needs Keras 3, JAX and optax, but {found}; use Python 3.12 or newer and: "
+                f"--trainer=jax needs Keras 3, JAX and optax, but {state}; use Python 3.12 or newer and: "
                 "pip install 'jpeg2tpu[jax]'"
             )
 

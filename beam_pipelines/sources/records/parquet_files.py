@@ -74,8 +74,8 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
     """Returns what the parts of a file are called, and those that are neither stored nor read."""
     with _Opened(path) as file:
         columns = _columns(path, file.schema_arrow, of_format, not options.label_kind.needs_classes)
-        kept = {*columns.needed, *dict(options.features)}
-        return "columns", [name for name in file.schema_arrow.names if name not in kept]
+        used = {*columns.needed, *dict(options.features)}
+        return "columns", [name for name in file.schema_arrow.names if name not in used]
 
 
 def _of_values(kind: pa.DataType) -> pa.DataType:
@@ -152,8 +152,8 @@ class _Opened:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._file.close()
-        of_file = isinstance(error, pa.ArrowException | UnicodeDecodeError)
-        if of_file or (isinstance(error, OSError) and error.errno is None):
+        is_damage = isinstance(error, pa.ArrowException | UnicodeDecodeError)
+        if is_damage or (isinstance(error, OSError) and error.errno is None):
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(f"{self._path!r} is not a complete Parquet file: {line}; copy it again") from error
 
@@ -196,10 +196,10 @@ def _columns(path: str, schema: pa.Schema, of_format: RecordFormat, unlabelled: 
     split = split_column(texts)
     if unlabelled:
         return _Columns(image, is_struct, "", (), "", of_format.key, split)
-    of_class = _of_values(schema.field(of_format.name or label).type)
-    if not (pa.types.is_integer(of_class) or _is_text(of_class)):
+    class_type = _of_values(schema.field(of_format.name or label).type)
+    if not (pa.types.is_integer(class_type) or _is_text(class_type)):
         raise ValueError(
-            f"the column {of_format.name or label!r} of {path!r} has {of_class}; labels must be whole numbers or text"
+            f"the column {of_format.name or label!r} of {path!r} has {class_type}; labels must be whole numbers or text"
         )
     return _Columns(image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key, split)
 
@@ -208,15 +208,15 @@ def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes of each column that Hugging Face's metadata declare as ClassLabel."""
     try:
         features = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))["info"]["features"]
-        found = {}
+        names_by_column = {}
         for column, feature in features.items():
             feature = feature.get("feature", feature) if isinstance(feature, dict) else feature[0]  # of a list
             if feature.get("_type") == "ClassLabel" and column in schema.names:
                 names = feature.get("names") or ()
                 ordered = [names[str(number)] for number in range(len(names))] if isinstance(names, dict) else names
                 if all(isinstance(name, str) and name for name in ordered) and len(set(ordered)) == len(ordered):
-                    found[column] = tuple(ordered)
-        return found
+                    names_by_column[column] = tuple(ordered)
+        return names_by_column
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {}  # the metadata of another program
 
@@ -265,15 +265,15 @@ def _row(
 ) -> tuple[Row, bytes]:
     image = values[columns.image]
     data = (image or {}).get("bytes") if columns.is_struct else image
-    its_path = values[columns.key] if columns.key else (image or {}).get("path") if columns.is_struct else None
-    base = posixpath.basename(its_path) if isinstance(its_path, str) else ""
+    image_path = values[columns.key] if columns.key else (image or {}).get("path") if columns.is_struct else None
+    base = posixpath.basename(image_path) if isinstance(image_path, str) else ""
     split = values[columns.split] if columns.split else ""
     row = Row(f"{key}-{base}" if base else key, split=split or "", num_bytes=len(data or b""))
     row = with_features(row, values, options)
     if row.reason:
         return row, data or b""
     if not isinstance(data, bytes) or not data:
-        where = f", only the path {its_path!r}" if its_path else ""
+        where = f", only the path {image_path!r}" if image_path else ""
         return row.reject("bad_record", f"it has no bytes of an image{where}"), b""
     if not options.label_kind.needs_classes:
         return label_row(row, "", options), data
