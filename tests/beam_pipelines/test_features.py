@@ -266,6 +266,13 @@ def test_values_of_parquet_that_python_cannot_hold_are_named(capsys, images, tmp
     assert said.count("\n") == 1
 
 
+def test_text_of_parquet_that_is_no_utf_8_is_damage(capsys, images, tmp_path):
+    labels = pa.array([b"\xff", *[b"a"] * (len(images) - 1)], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"image": [path.read_bytes() for path in images], "label": labels}), tmp_path / "in.parquet")
+    said = refused(capsys, "convert", f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out")
+    assert f"'{tmp_path}/in.parquet' is not a complete Parquet file: 'utf-8' codec can't decode byte 0xff" in said
+
+
 @pytest.mark.parametrize("kind", ["parquet", "webdataset", "tfrecord"])
 def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path, kind):
     every, path = [(image.read_bytes(), f"d{image.parent.name}") for image in images], tmp_path / f"in.{kind}"
