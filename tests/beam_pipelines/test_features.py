@@ -268,7 +268,8 @@ def test_values_of_parquet_that_python_cannot_hold_are_named(capsys, images, tmp
 
 def test_text_of_parquet_that_is_no_utf_8_is_damage(capsys, images, tmp_path):
     labels = pa.array([b"\xff", *[b"a"] * (len(images) - 1)], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"image": [path.read_bytes() for path in images], "label": labels}), tmp_path / "in.parquet")
+    data = [image.read_bytes() for image in images]
+    pq.write_table(pa.table({"image": data, "label": labels}), tmp_path / "in.parquet")
     said = refused(capsys, "convert", f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out")
     assert f"'{tmp_path}/in.parquet' is not a complete Parquet file: 'utf-8' codec can't decode byte 0xff" in said
 
