@@ -496,7 +496,7 @@ def read_recipe(path: str) -> dict[str, Any]:
         nested = {name: value for name, value in nested.items() if name not in ("mean", "std")}
     options = {**fields, **(nested if isinstance(nested, dict) else {"input": nested})}
     known = _TYPES.keys() - _DERIVED | {"epochs"}
-    options = {}
+    recipe = {}
     for name, value in options.items():
         if name in _NO_RECIPE:
             continue
@@ -507,10 +507,10 @@ def read_recipe(path: str) -> dict[str, Any]:
         # YAML 1.1 reads 1e-4 as text.
         is_number = isinstance(value, str) and float in (hint, *get_args(hint)) and str not in get_args(hint)
         try:
-            options[name] = checked(float(value) if is_number else value, hint, name) if value is not None else None
+            recipe[name] = checked(float(value) if is_number else value, hint, name) if value is not None else None
         except ValueError as error:
             raise ValueError(f"recipe {path!r}: {error}") from error
-    return options
+    return recipe
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
