@@ -22,7 +22,7 @@ from typing import Any
 from estimator_app.config import TrainConfig
 from estimator_app.model.keras_library import load_keras
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.model_dir.exports import NUMBER, ExportFormat, check_export_dir, program_name
+from estimator_app.model_dir.exports import ExportFormat, check_export_dir, new_number, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
@@ -114,23 +114,26 @@ def export_model(
         if format == "saved_model":  # TensorFlow Serving takes these
             write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
             extra[WARMUP_NAME] = f"{scratch}/{WARMUP_NAME}"
-        if not files.is_in_bucket(export_dir):
-            return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
-        made = save(config, str(checkpoint), f"{scratch}/export", classes_file, extra, export_to_tpu)
-        return copy_export(made, export_dir)
+        in_bucket, number = files.is_in_bucket(export_dir), new_number(export_dir)
+        written = f"{scratch if in_bucket else export_dir}/temp-{number}"
+        files.make_folder(written)  # before it is filled, which takes a while: another command takes the next number
+        save(config, str(checkpoint), written, classes_file, extra, export_to_tpu)
+        if in_bucket:
+            return copy_export(written, export_dir)
+        files.rename(written, f"{export_dir}/{number}")
+        return f"{export_dir}/{number}"
 
 
 def copy_export(made: str, export_dir: str) -> str:
-    """Copies a SavedModel to another folder under an unused number there, and returns the path of the copy.
+    """Copies an export to another folder under a new number, and returns the path of the copy.
 
     Args:
-      made: Path of a SavedModel, a folder named after the time.
+      made: Path of an export.
       export_dir: Folder or URI.
     """
-    taken = [int(name) for name in files.names(export_dir) if NUMBER.fullmatch(name)]
-    number = max([int(made.rpartition("/")[2]), *(other + 1 for other in taken)])
-    files.copy_folder(made, f"{export_dir}/{number}", last=program_name(made))
-    return f"{export_dir}/{number}"
+    path = f"{export_dir}/{new_number(export_dir)}"
+    files.copy_folder(made, path, last=program_name(made))
+    return path
 
 
 def _write(folder: str, name: str, text: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, get_args
 
@@ -40,6 +41,17 @@ class Entry(TypedDict):
 def folder(export_dir: str, kind: str) -> str:
     """Returns the folder of the exports of a kind, one of KINDS."""
     return export_dir if kind == "last" else f"{export_dir}/{kind}"
+
+
+def new_number(parent: str) -> int:
+    """Returns the name of the next export in a folder, from folder(): the time, in whole seconds since 1970.
+
+    Where exports of the run have this name or a later one, it is the next one after theirs, so that the newest export
+    of all kinds has the highest number.
+    """
+    export_dir = parent.removesuffix("/best")
+    names = (name.removeprefix("temp-") for kind in KINDS for name in files.names(folder(export_dir, kind)))
+    return max([int(time.time()), *(int(name) + 1 for name in names if NUMBER.fullmatch(name))])
 
 
 def check_export_dir(export_dir: str) -> None:

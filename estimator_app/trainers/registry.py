@@ -34,7 +34,7 @@ class Trainer:
       train: (state, manifest, config, step, last, stop, left, saved, took) -> columns of history.csv; trains from the
         checkpoint of `step` to the one of `last`.
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
-      save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new export.
+      save: (config, checkpoint, path, classes_file, extra, export_to_tpu) -> None, with an export written there.
       checks: Class of what preflight checks and compiles of a run.
       running: Context manager around all calls of train and evaluate of a run.
     """
@@ -42,7 +42,7 @@ class Trainer:
     make: Callable[..., Any]
     train: Callable[..., dict[str, float]]
     evaluate: Callable[..., Metrics]
-    save: Callable[..., str]
+    save: Callable[..., None]
     checks: type[TrainerChecks]
     running: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
@@ -86,8 +86,8 @@ def own_format(trainer: TrainerName) -> ExportFormat:
     return "stablehlo" if trainer == "jax" else "saved_model"
 
 
-def find_saver(trainer: TrainerName, format: ExportFormat) -> Callable[..., str]:
-    """Returns the function that exports a checkpoint of a trainer in a format; as Trainer.save.
+def find_saver(trainer: TrainerName, format: ExportFormat) -> Callable[..., None]:
+    """Returns the function that writes a checkpoint of a trainer in a format; as Trainer.save.
 
     Raises:
       ValueError: Runs of that trainer cannot be exported in that format.

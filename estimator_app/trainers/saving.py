@@ -9,7 +9,6 @@ of it, which must not drag in the decoders and the table of names. Of the graph 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +34,12 @@ def make_served_model(run: TrainConfig) -> Any:
 def save_arrays(
     run: TrainConfig,
     checkpoint: str,
-    export_dir: str,
+    path: str,
     classes_file: str,
     extra: Mapping[str, str],
     export_to_tpu: bool = False,
-) -> str:
-    """Returns the path of a new SavedModel of a checkpoint of --trainer=jax, whose network Keras makes on TensorFlow.
+) -> None:
+    """Writes a SavedModel of a checkpoint of --trainer=jax, whose network Keras makes on TensorFlow.
 
     Arguments are as in tpu_estimator.export.save(), except that export_to_tpu is not supported.
 
@@ -61,11 +60,11 @@ def save_arrays(
         raise ValueError(
             f"network {run.network!r} cannot be built by Keras on TensorFlow ({reason}); leave out --format=saved_model"
         ) from error
-    return save_model(run, model, export_dir, classes_file, extra)
+    save_model(run, model, path, classes_file, extra)
 
 
-def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str, extra: Mapping[str, str]) -> str:
-    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+def save_model(run: TrainConfig, model: Any, path: str, classes_file: str, extra: Mapping[str, str]) -> None:
+    """Writes a SavedModel.
 
     Its signatures are serving_default, whose outputs are classifier.classified()'s, classifier.LOGITS and
     classifier.PIXELS.
@@ -73,7 +72,7 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
     Args:
       run: Config of the run.
       model: From make_served_model(), with trained weights.
-      export_dir: Folder or URI.
+      path: Folder or URI that is empty.
       classes_file: Path of the class names, one per line, in label order; becomes an asset of the SavedModel.
       extra: Paths of files to copy into assets.extra/, by their names there.
     """
@@ -108,21 +107,8 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
     def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         return classified(of_files(image_bytes)["probabilities"], run.task, module.names)
 
-    return _write(module, {"serving_default": classify, LOGITS: logits, PIXELS: of_pixels}, export_dir, extra)
-
-
-def _write(module: tf.Module, signatures: Mapping[str, Any], export_dir: str, extra: Mapping[str, str]) -> str:
-    """Writes a SavedModel under a temporary name and renames it when it is complete; returns its path."""
-    import tensorflow as tf
-
-    taken = {
-        int(name.removeprefix("temp-")) for name in files.names(export_dir) if name.removeprefix("temp-").isdigit()
-    }
-    number = max([int(time.time()), *(number + 1 for number in taken)])
-    temporary, path = f"{export_dir}/temp-{number}", f"{export_dir}/{number}"
-    tf.saved_model.save(module, temporary, signatures)
-    files.make_folder(f"{temporary}/assets.extra")
+    signatures = {"serving_default": classify, LOGITS: logits, PIXELS: of_pixels}
+    tf.saved_model.save(module, path, signatures)
+    files.make_folder(f"{path}/assets.extra")
     for name, source in extra.items():
-        tf.io.gfile.copy(source, f"{temporary}/assets.extra/{name}")
-    tf.io.gfile.rename(temporary, path)
-    return path
+        files.copy(source, f"{path}/assets.extra/{name}")

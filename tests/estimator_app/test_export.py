@@ -150,12 +150,12 @@ def test_an_export_has_its_name_only_when_all_of_it_is_there(finished, digits_da
     def files(folder: Path) -> set[str]:
         return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
-    def killed(source, target, overwrite=False):
+    def killed(source, target):
         raise KeyboardInterrupt
 
     model_dir = str(Path(finished.export).parent.parent)
     with monkeypatch.context() as patched:
-        patched.setattr(tf.io.gfile, "rename", killed)
+        patched.setattr("estimator_app.runtime.files.rename", killed)
         with pytest.raises(KeyboardInterrupt):
             export_model(configured(digits_dataset), model_dir, str(tmp_path))
     (left,) = tmp_path.iterdir()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 
-from estimator_app.model_dir.exports import prune_exports
+from estimator_app.model_dir.exports import KINDS, folder, new_number, prune_exports
 from estimator_app.saved_model.find import find_checkpoint, find_export
 
 
@@ -59,6 +61,16 @@ def test_the_newest_complete_export_is_taken(tmp_path):
     for path in (f"{tmp_path}/export", f"{tmp_path}/export/", str(tmp_path), newest):
         assert find_export(path) == newest
     assert find_export(f"{tmp_path}/export/999") == f"{tmp_path}/export/999"
+
+
+def test_of_exports_within_one_second_the_last_is_the_newest(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1763596800.5)
+    for kind in (*KINDS, *KINDS, "best"):
+        parent = folder(str(tmp_path), kind)
+        path = Path(parent) / str(new_number(parent))
+        path.mkdir(parents=True)
+        (path / "saved_model.pb").touch()
+        assert find_export(str(tmp_path)) == str(path)
 
 
 def test_the_best_export_counts_as_well_until_there_is_a_later_one(tmp_path):

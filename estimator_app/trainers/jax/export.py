@@ -12,7 +12,6 @@ jax.export.deserialize(program).call(weights, pixels) runs it: https://docs.jax.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,12 +35,12 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 def save(
     run: TrainConfig,
     checkpoint: str,
-    export_dir: str,
+    path: str,
     classes_file: str,
     extra: Mapping[str, str],
     export_to_tpu: bool = False,
-) -> str:
-    """Returns the path of a new export, in a folder of `export_dir` named after the time.
+) -> None:
+    """Writes an export of a checkpoint.
 
     It computes in float32 whatever the run's precision is. Arguments are as in tpu_estimator.export.save(), except that
     export_to_tpu is not supported: every export runs on a TPU.
@@ -58,7 +57,13 @@ def save(
         jax.ShapeDtypeStruct(jax_export.symbolic_shape(f"n, {side}, {side}, 3"), np.float32),
     )
     program = jax_export.export(jax.jit(classify), platforms=PLATFORMS)(*arguments)
-    return _write(program.serialize(), weights, export_dir, classes_file, extra)
+    for folder in ("assets", "assets.extra"):
+        files.make_folder(f"{path}/{folder}")
+    write_arrays(f"{path}/{WEIGHTS}", weights)
+    files.copy(classes_file, f"{path}/assets/{classes_file.rpartition('/')[2]}")
+    for name, source in extra.items():
+        files.copy(source, f"{path}/assets.extra/{name}")
+    files.write(f"{path}/{STABLEHLO_NAME}", program.serialize())
 
 
 def load_checkpoint(run: TrainConfig, checkpoint: str) -> StableHloClassifier:
@@ -83,21 +88,3 @@ def _classify(run: TrainConfig, checkpoint: str) -> tuple[Callable[..., dict[str
         return {"logits": logits, "probabilities": getattr(jax.nn, config.task.activation)(logits)}
 
     return classify, weights
-
-
-def _write(
-    program: bytes, weights: Mapping[str, Any], export_dir: str, classes_file: str, extra: Mapping[str, str]
-) -> str:
-    """Writes an export under a temporary name and renames it when it is complete; returns its path."""
-    taken = [int(name) for name in (each.removeprefix("temp-") for each in files.names(export_dir)) if name.isdigit()]
-    number = max([int(time.time()), *(other + 1 for other in taken)])
-    temporary, path = f"{export_dir}/temp-{number}", f"{export_dir}/{number}"
-    for folder in ("assets", "assets.extra"):
-        files.make_folder(f"{temporary}/{folder}")
-    write_arrays(f"{temporary}/{WEIGHTS}", weights)
-    files.copy(classes_file, f"{temporary}/assets/{classes_file.rpartition('/')[2]}")
-    for name, source in extra.items():
-        files.copy(source, f"{temporary}/assets.extra/{name}")
-    files.write(f"{temporary}/{STABLEHLO_NAME}", program)
-    files.rename(temporary, path)
-    return path

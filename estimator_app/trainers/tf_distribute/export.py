@@ -14,12 +14,12 @@ from estimator_app.trainers.saving import make_served_model, save_model
 def save(
     run: TrainConfig,
     checkpoint: str,
-    export_dir: str,
+    path: str,
     classes_file: str,
     extra: Mapping[str, str],
     export_to_tpu: bool = False,
-) -> str:
-    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+) -> None:
+    """Writes a SavedModel of a checkpoint.
 
     Arguments are as in tpu_estimator.export.save(), except that export_to_tpu is not supported.
 
@@ -34,4 +34,4 @@ def save(
     weights, kind = named_weights(model), "ema" if run.ema else "weights"
     check_weights(checkpoint, weights, run, kind)
     tf.train.Checkpoint(**{kind: weights}).read(checkpoint).expect_partial()
-    return save_model(run, model, export_dir, classes_file, extra)
+    save_model(run, model, path, classes_file, extra)

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import check_fits
+from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
 from estimator_app.trainers.checks import named_weights
 from estimator_app.trainers.saving import make_served_model, save_model
@@ -35,17 +36,17 @@ tpu = v1.estimator.tpu
 def save(
     run: TrainConfig,
     checkpoint: str,
-    export_dir: str,
+    path: str,
     classes_file: str,
     extra: Mapping[str, str],
     export_to_tpu: bool = False,
-) -> str:
-    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+) -> None:
+    """Writes a SavedModel of a checkpoint.
 
     Args:
       run: Config of the run.
       checkpoint: Path of the checkpoint to export.
-      export_dir: Folder or URI.
+      path: Folder or URI that is empty.
       classes_file: Path of the class names, one per line, in label order.
       extra: Paths of files to copy into assets.extra/, by their names there.
       export_to_tpu: Add a second MetaGraph, for TPUs.
@@ -56,25 +57,26 @@ def save(
     reader = tf.train.load_checkpoint(checkpoint)
     # The model_fn has all variables of a network, also those that Keras does not know.
     if export_to_tpu or any(name.startswith(UNTRACKED) for name in reader.get_variable_to_shape_map()):
-        return _save_graph(run, checkpoint, export_dir, classes_file, extra, export_to_tpu)
+        _save_graph(run, checkpoint, path, classes_file, extra, export_to_tpu)
+        return
     model = make_served_model(run)
     weights = {f"{AVERAGE if run.ema else ''}{name}": variable for name, variable in named_weights(model).items()}
     needed = {name: list(variable.shape) for name, variable in weights.items()}
     check_fits(checkpoint, needed, run.network, len(run.classes))
     for name, variable in weights.items():
         variable.assign(reader.get_tensor(name))
-    return save_model(run, model, export_dir, classes_file, extra)
+    save_model(run, model, path, classes_file, extra)
 
 
 def _save_graph(
     run: TrainConfig,
     checkpoint: str,
-    export_dir: str,
+    path: str,
     classes_file: str,
     extra: Mapping[str, str],
     export_to_tpu: bool,
-) -> str:
-    """Returns what save() does; TPUEstimator writes it."""
+) -> None:
+    """Writes what save() does, by TPUEstimator, which writes into a folder of its own choice."""
     with tempfile.TemporaryDirectory() as scratch:
         estimator = tpu.TPUEstimator(
             make_serving_model_fn(run, classes_file),
@@ -84,7 +86,10 @@ def _save_graph(
             export_saved_model_api_version=2,  # version 2: the model_fn itself places parts on the TPU
         )
         receiver = make_serving_input_receiver_fn(run.input)
-        return os.fsdecode(estimator.export_saved_model(export_dir, receiver, dict(extra), checkpoint_path=checkpoint))
+        made = estimator.export_saved_model(f"{path}.graph", receiver, dict(extra), checkpoint_path=checkpoint)
+        files.remove_folder(path)
+        files.rename(os.fsdecode(made), path)
+        files.remove_folder(f"{path}.graph")
 
 
 def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
