@@ -34,12 +34,11 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
-from beam_pipelines.conversion.shard_writing import write_shards
-from beam_pipelines.conversion.units import UnitWriter
+from beam_pipelines.conversion.shard_owners import write_on_this_machine
 from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
-from beam_pipelines.runners.executors import is_much_work, local_executor
+from beam_pipelines.runners.executors import is_much_work
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -262,8 +261,7 @@ def _write_and_commit(
         if phases.is_shown():
             phases.begin("writing", folder.num_rows(plan, unwritten))
         is_much = bool(num_processes) or is_much_work(sum(plan.num_images.values()), plan.num_bytes)
-        with local_executor(num_processes or num_cores(), is_much, UnitWriter.__module__) as executor:
-            write_shards(unwritten, folder, options, executor)
+        write_on_this_machine(unwritten, folder, options, num_processes or num_cores(), is_much)
     still_locked()
     manifest = commit(options, plan, folder.receipts_of(plan))
     phases.end()

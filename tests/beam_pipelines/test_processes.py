@@ -11,13 +11,14 @@ import psutil
 import pytest
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import shard_checking, shard_writing
+from beam_pipelines.conversion import shard_checking, shard_owners, shard_writing
 from beam_pipelines.convert import convert
 from beam_pipelines.options import NEAR_DUPLICATES
 from beam_pipelines.repair import repair
 from beam_pipelines.runners import executors
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import after_planning, local, options
+from support.dying_owner import DyingOwner
 from support.folders import files
 from support.pages import ROOT
 from tpu_input.command_line.cores import num_cores
@@ -75,6 +76,41 @@ def most_processes(source: Path, output: Path, *flags: str) -> int:
         done.set()
         watcher.join()
     return max(seen)
+
+
+@pytest.fixture
+def two_owners(monkeypatch):
+    """Of one worker each, as on a machine with many cores."""
+    monkeypatch.setattr(shard_owners, "WORKERS_PER_OWNER", 1)
+
+
+def test_several_owners_of_shards_write_the_same_bytes(few_digits, tmp_path, two_owners):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    convert(options(few_digits, tmp_path / "a"), num_processes=1)
+    convert(options(few_digits, tmp_path / "b"), num_processes=2)
+    assert len(list((tmp_path / "b").glob("*.tfrecord"))) == 5
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_a_conversion_whose_owner_of_shards_is_killed_ends_with_a_line_and_continues(
+    few_digits, tmp_path, two_owners, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_owners, "Owner", DyingOwner)
+        with pytest.raises(OSError, match="a worker process has ended: it was killed"):
+            convert(options(few_digits, tmp_path / "a"), num_processes=2)
+    convert(options(few_digits, tmp_path / "a"), num_processes=2)
+    convert(options(few_digits, tmp_path / "b"), num_processes=1)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_an_error_in_one_of_several_owners_ends_the_conversion_with_it(few_digits, tmp_path, two_owners, monkeypatch):
+    def changed() -> None:
+        next((few_digits / "0").iterdir()).write_bytes(b"another file")
+
+    after_planning(monkeypatch, changed)
+    with pytest.raises(ValueError, match="an input has changed since it was listed"):
+        convert(options(few_digits, tmp_path / "a"), num_processes=2)
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1.5, "2", True])

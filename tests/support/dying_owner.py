@@ -1,0 +1,15 @@
+"""An owner of shards that is killed when it begins its second shard."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from beam_pipelines.conversion.shard_owners import Owner
+
+
+class DyingOwner(Owner):
+    def begin(self, shard):
+        if shard.startswith("train-00002"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().begin(shard)
