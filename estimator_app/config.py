@@ -28,7 +28,7 @@ from tpu_input.command_line.text_files import read_text
 from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import parse_record
-from tpu_input.dataset_format.records import Manifest
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
 from tpu_input.stored_images.image_options import ImageOptions
 
 TrainerName = Literal["tpu_estimator", "tf_distribute", "jax"]
@@ -248,7 +248,7 @@ class TrainConfig:
             train_examples=train.num_examples,
             class_counts=train.class_counts,
             label_type=manifest.label_type,
-            images=ImageOptions(**manifest.options.get("images", {})),
+            images=_stored_images(manifest),
             input=InputConfig.of(manifest, **input_options),
         )
 
@@ -337,6 +337,17 @@ class TrainConfig:
             return config
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path!r} is not a training run's config: {error}") from error
+
+
+def _stored_images(manifest: Manifest) -> ImageOptions:
+    """Returns what the conversion of a dataset stored of an image file."""
+    try:
+        return from_fields(ImageOptions, json_fields.mapping(manifest.options.get("images", {}), "images"))
+    except ValueError as error:
+        raise ValueError(
+            f"{manifest.path}/{MANIFEST_NAME} does not contain the options of a conversion: {error}; convert the "
+            "images again"
+        ) from error
 
 
 def chosen_input(config: TrainConfig, options: Mapping[str, Any], manifest: Manifest) -> str:

@@ -192,3 +192,12 @@ def test_a_page_of_preflight_has_what_was_chosen_and_what_surprises(capsys, smal
 
 def test_without_a_manifest_the_crops_are_imagenet_s():
     assert InputConfig(224).crop_area == (0.08, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("images", "reason"), [({"resiter": 1}, "no option 'resiter'"), ("all", "images"), (None, "images")]
+)
+def test_a_manifest_whose_image_options_are_not_those_of_a_conversion_is_refused(small, images, reason):
+    damaged = dataclasses.replace(small, options={**small.options, "images": images})
+    with pytest.raises(ValueError, match=f"manifest.json does not contain the options of a conversion: .*{reason}"):
+        TrainConfig.of(damaged, {"train_steps": 1})
