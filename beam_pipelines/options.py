@@ -349,7 +349,12 @@ class ConvertOptions:
         if len({source.name for source in self.sources} - {""}) == len(self.sources):
             return
         if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
-            raise ValueError(f"each of several inputs must have its own split, --input=SPLIT=PATH, got {names!r}")
+            wrong = [source.path for source in self.sources if not source.split or names.count(source.split) > 1]
+            raise ValueError(
+                "each of several inputs must have its own split, --input=SPLIT=PATH; without one of its own: "
+                f"{', '.join(map(repr, wrong))}. To put images of the same splits together, convert each input, and "
+                "give the datasets to: jpeg2tpu merge"
+            )
         for name in filter(None, names):
             if not valid_split(name):
                 raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {name!r}")

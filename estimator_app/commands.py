@@ -31,6 +31,7 @@ from tpu_input.command_line.streams import check_printed, stdout_is_lost
 from tpu_input.command_line.text_files import read_lines
 from tpu_input.dataset_format.class_names import class_table
 from tpu_input.dataset_format.record_spec import parse_record
+from tpu_input.storage.patterns import is_pattern
 
 if TYPE_CHECKING:
     from estimator_app.config import TrainerName
@@ -106,8 +107,8 @@ def check_existence(arguments: argparse.Namespace) -> None:
     if given.get("record"):
         parse_record(arguments.record)
     if given.get("dataset"):
-        is_pattern = given.get("record") or any(sign in arguments.dataset for sign in "*?[")
-        check = missing_paths.check_shards if is_pattern else missing_paths.check_dataset
+        has_shards = given.get("record") or is_pattern(arguments.dataset)
+        check = missing_paths.check_shards if has_shards else missing_paths.check_dataset
         check(arguments.dataset)
     if given.get("init_from") and not (arguments.model_dir and missing_paths.may_exist(arguments.model_dir)):
         missing_paths.check_weights(arguments.init_from)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from PIL import Image
 
 from estimator_app.runtime import files
 from estimator_app.runtime.files import is_in_bucket, reason
@@ -26,6 +27,8 @@ from estimator_app.saved_model.classifier import THRESHOLD, Array, Classifier, l
 from estimator_app.saved_model.find import read_origin
 from tpu_input.command_line import print_line, to_json
 from tpu_input.dataset_format.decode_limits import too_many_bytes
+from tpu_input.dataset_format.orientation import FORMATS
+from tpu_input.storage.patterns import SIGNS
 from tpu_input.stored_images.check import stored_image
 from tpu_input.stored_images.image_options import ImageOptions
 
@@ -146,9 +149,6 @@ def write(
     return classified, failed
 
 
-_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
-
-
 def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
     """Yields paths of image files: named files, all images in named folders (recursively), and the matches of globs.
 
@@ -161,7 +161,7 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
     """
     for name in named:
         matches = [name]
-        if any(sign in name for sign in "*?[") and not files.exists(name):
+        if any(sign in name for sign in SIGNS) and not files.exists(name):
             matches = files.matches(name) or [name]
         for path in matches:
             # In a bucket, isdir() makes two blocking requests per path, so paths with an image's extension skip it.
@@ -195,8 +195,14 @@ def _is_special(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
+@functools.cache
+def _endings() -> frozenset[str]:
+    """Returns the endings of the names of files in formats that convert reads, such as .webp."""
+    return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in FORMATS)
+
+
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(_ENDINGS)
+    return os.path.splitext(name)[1].lower() in _endings()
 
 
 def read(path: str) -> bytes | ValueError:

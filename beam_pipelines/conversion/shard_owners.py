@@ -23,8 +23,8 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import Executor, Processes, local_executor
 
-# An image takes an owner a tenth of the time that it takes a worker, two thirds of it in SHA-256 and system calls, during
-# which other threads of the owner run (benchmarks.shard_owner).
+# An image takes an owner a tenth of the time that it takes a worker. For two thirds of it, in SHA-256 and system calls,
+# other threads of the owner run (benchmarks.shard_owner).
 WORKERS_PER_OWNER = 20
 
 

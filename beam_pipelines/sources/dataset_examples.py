@@ -12,7 +12,7 @@ import csv
 import functools
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -206,6 +206,7 @@ class _Changes(NamedTuple):
     only_classes: frozenset[str] | None
     without_classes: frozenset[str] | None
     near_duplicates: dict[str, str] | None  # key of the image to keep, by the key of each image of its group
+    conflicting: Mapping[str, str]  # labels of the images of a group with several, by the key of the one to keep
 
 
 def _changes(source: Source) -> _Changes:
@@ -233,15 +234,17 @@ def _read_changes(
         names(without_keys),
         class_set(only_classes) if only_classes else None,
         class_set(without_classes) if without_classes else None,
-        _kept_of_groups(near_duplicates) if near_duplicates else None,
+        *(_read_groups(near_duplicates) if near_duplicates else (None, {})),
     )
 
 
-def _kept_of_groups(path: str) -> dict[str, str]:
-    """Returns {key: key of the image to keep} of the images in a file of write_pairs()."""
+def _read_groups(path: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns what _Changes has of the images in a file of write_pairs(); without its classes, no labels conflict."""
     content = storage.read_bytes(path, most=MAX_INDEX_BYTES)
     try:
         a, b, kept = (_texts_of_pairs(content, name) for name in ("key_a", "key_b", "kept"))
+        has_classes = {"class_a", "class_b"} <= {*pq.read_schema(pa.BufferReader(content)).names}
+        classes = [_texts_of_pairs(content, name) for name in ("class_a", "class_b")] if has_classes else []
     except (pa.ArrowException, KeyError, IndexError, ValueError) as error:
         why = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(
@@ -249,7 +252,12 @@ def _kept_of_groups(path: str) -> dict[str, str]:
         ) from error
     if None in (*a, *b, *kept):
         raise ValueError(f"{path!r} has a pair without a key; write it again with: report --pairs=FILE")
-    return dict(zip(a, kept, strict=True)) | dict(zip(b, kept, strict=True))
+    labels: dict[str, set[str]] = {}
+    for column in classes:
+        for key, class_name in zip(kept, column, strict=True):
+            labels.setdefault(key, set()).add(repr(class_name))
+    conflicting = {key: " and ".join(sorted(names)) for key, names in labels.items() if len(names) > 1}
+    return dict(zip(a, kept, strict=True)) | dict(zip(b, kept, strict=True)), conflicting
 
 
 def _texts_of_pairs(content: bytes, name: str) -> list[str]:
@@ -300,6 +308,8 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
     if changes.near_duplicates is not None and (first := changes.near_duplicates.get(key, key)):
         if source.splits == "again":
             row = row._replace(group=first) if key in changes.near_duplicates else row
+        elif first in changes.conflicting:
+            return row.reject("conflicting_label", f"images that look alike are labeled {changes.conflicting[first]}")
         elif first != key:
             return row.reject("left_out", f"it looks like {first!r}, which is kept")
     kept = [

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 from tpu_input.command_line.paths import named_patterns
 from tpu_input.datasets import read_manifest
-from tpu_input.storage.no_match import no_match
-
-_SIGNS = "*?["
+from tpu_input.storage.patterns import SIGNS, is_pattern, no_match
 
 
 def check_dataset(path: str) -> None:
@@ -66,8 +64,8 @@ def check_images(files: Sequence[str]) -> None:
     """Raises ValueError if none of the named files of images exists; if some do, these can be classified."""
     if files and all(_is_missing(file) and not _matches(file) for file in files):
         more = f", nor does any of {len(files) - 1} more files" if len(files) > 1 else ""
-        is_pattern = any(sign in files[0] for sign in _SIGNS)
-        raise ValueError(f"no file matches {files[0]!r}{more}" if is_pattern else f"{files[0]!r} does not exist{more}")
+        what = f"no file matches {files[0]!r}" if is_pattern(files[0]) else f"{files[0]!r} does not exist"
+        raise ValueError(f"{what}{more}")
 
 
 def no_run(model_dir: str) -> str:
@@ -106,4 +104,4 @@ def _begins(path: str) -> bool:
 
 
 def _matches(path: str) -> bool:
-    return any(sign in path for sign in _SIGNS) and bool(glob.glob(path))
+    return any(sign in path for sign in SIGNS) and bool(glob.glob(path))

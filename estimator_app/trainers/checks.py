@@ -19,6 +19,7 @@ from tpu_input import Manifest
 from tpu_input.dataset_format.label_kinds import label_kind
 from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
+from tpu_input.storage.patterns import is_pattern
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -34,7 +35,7 @@ def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Man
     Raises:
       ValueError: There is no such dataset.
     """
-    if config.record and (dataset is None or (isinstance(dataset, str) and _is_pattern(dataset))):
+    if config.record and (dataset is None or (isinstance(dataset, str) and is_pattern(dataset))):
         return read_shards(dataset or config.dataset, config.record, config.classes)
     if dataset is not None:
         return as_manifest(dataset)
@@ -55,15 +56,11 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
     """
     from tpu_input.storage.foreign_shards import manifest_from_shards, shard_patterns
 
-    if not isinstance(dataset, str) or not _is_pattern(dataset):
+    if not isinstance(dataset, str) or not is_pattern(dataset):
         raise ValueError(
             f"with --record, the dataset is a glob of shards such as 'gs://bucket/train-*', got {dataset!r}"
         )
     return manifest_from_shards(shard_patterns(dataset), parse_record(record), classes)
-
-
-def _is_pattern(dataset: str) -> bool:
-    return any(sign in dataset for sign in "*?[")
 
 
 def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:

@@ -54,3 +54,27 @@ def test_the_copy_outside_train_stays(capsys, splits: Path, way: str) -> None:
     assert sizes == {"train": 4, "test": 8, "validation": 2}
     said = "left_out 11" if way == "pairs" else "duplicates left out: 10 of train"
     assert said in out + err
+
+
+@pytest.mark.parametrize("way", ["exact", "near", "pairs"])
+def test_copies_with_different_labels_are_rejected_all(capsys, tmp_path: Path, way: str) -> None:
+    for number in range(8):
+        for label in ("cat", "dog") if number < 2 else ("cat", "dog")[number % 2 :][:1]:
+            path = tmp_path / "in" / label / f"{label}{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture(number))
+    most = "--max_rejected=50%"
+    if way == "pairs":
+        assert run(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/all")[0] == 0
+        assert run(capsys, "report", tmp_path / "all", f"--pairs={tmp_path}/pairs.parquet")[0] == 0
+        command = ["filter", f"{tmp_path}/all", f"--near_duplicates={tmp_path}/pairs.parquet"]
+    else:
+        command = ["convert", f"--input={tmp_path}/in", f"--dedup={way}"]
+    code, _, err = run(capsys, *command, most, f"--output={tmp_path}/out")
+    assert code == 0, err
+    manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), str(tmp_path / "out"))
+    assert sum(split.num_examples for split in manifest.splits.values()) == 6
+    assert manifest.num_rejected["conflicting_label"] == 4
+    refusal = run(capsys, *command, f"--output={tmp_path}/other")
+    assert refusal[0] == 2
+    assert "conflicting_label 4" in refusal[2]

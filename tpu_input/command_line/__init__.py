@@ -116,6 +116,7 @@ _MEANT = {
     "model": ("--network",),
     "num_epochs": ("--epochs",),
     "output_dir": ("--output", "--model_dir"),
+    "resize": ("--resize_shorter", "--image_size"),
     "size": ("--image_size",),
     "steps": ("--train_steps",),
     "wd": ("--weight_decay",),

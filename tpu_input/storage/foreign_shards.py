@@ -20,7 +20,7 @@ from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, Manifest, Shard, Split
 from tpu_input.dataset_format.tfrecord import Example
 from tpu_input.storage.byte_ranges import check_file
-from tpu_input.storage.no_match import no_match
+from tpu_input.storage.patterns import no_match
 from tpu_input.storage.positions import KEPT_NAME, Positions, keep_lengths, kept_lengths, read_lengths
 
 _THREADS = 16  # which mostly wait for storage
