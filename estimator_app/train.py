@@ -285,7 +285,7 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
     initial, step = _starting_weights(run), latest_step(run.model_dir)
     state = run.trainer.make(run.config, run.model_dir, tpu and tpu.connect(), initial)
     if not is_over(step, run):
-        _announce(run, step)
+        _announce(run, step, run.trainer.devices(state))
     trained: dict[str, float] = {}
     left = TimeLeft.of(run.config, num_examples(run.manifest, run.config.split))
     drawing = Drawing()
@@ -349,10 +349,11 @@ def _starting_weights(run: Run) -> Mapping[str, Any] | None:
     return taken.values
 
 
-def _announce(run: Run, step: int) -> None:
+def _announce(run: Run, step: int, devices: str) -> None:
     run.report(
         f"{'resuming' if step else 'training'} {run.config.network} at step {step}/{run.config.train_steps}: "
         f"{num_examples(run.manifest, 'train')} images of {len(run.config.classes)} classes"
+        + (f", on {devices}" if devices else "")
     )
     if not step:
         write_inputs(run.model_dir, run.manifest, run.config.input)

@@ -390,6 +390,20 @@ def test_an_environment_is_said_and_what_fails_is_shown_and_replaced(tmp_path):
     assert not (folder / "left_over").exists()
 
 
+def test_an_environment_of_the_user_s_own_is_added_to_or_left_alone(tmp_path):
+    folder = tmp_path / "venv"
+    subprocess.run([BASE_PYTHON, "-m", "venv", folder], check=True)
+    (folder / "of_the_user").touch()
+    write_python(tmp_path / "python3.9", "3.9")
+    code, _, errors = environment(folder, "pip", python=str(tmp_path / "python3.9"))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert f"{folder} is an environment of Python {THIS} that make has not made, and Python 3.9 is needed" in errors
+    code, printed, errors = environment(folder, "pip")
+    assert (code, errors) == (0, "")
+    assert printed.startswith("adding to ")
+    assert (folder / "of_the_user").exists()
+
+
 def test_a_python_that_does_not_run_is_one_line(tmp_path):
     code, printed, errors = environment(tmp_path / "venv", "pip", python="/nowhere/python")
     assert (code, printed) == (2, "")

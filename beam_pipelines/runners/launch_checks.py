@@ -71,6 +71,7 @@ def check_writable(options: PipelineOptions) -> list[str]:
     flags = ("temp_location", "staging_location") if name_of(options) == "dataflow" else ()
     places = {flag: getattr(cloud, flag) for flag in flags if getattr(cloud, flag)}
     for flag, place in places.items():
+        storage.check(place)
         probe = f"{place.rstrip('/')}/jpeg2tpu-{uuid.uuid4().hex}"
         try:
             with storage.create(probe) as file:

@@ -29,6 +29,11 @@ def require_estimator() -> None:
     Raises:
       ImportError: It does not have it.
     """
+    if not has_estimator() and sys.version_info >= (3, 12):
+        raise ImportError(
+            "TPUEstimator needs TensorFlow 2.15, which is for Python 3.11; here use --trainer=jax or "
+            "--trainer=tf_distribute, with another --model_dir"
+        )
     if not has_estimator():
         version = ".".join(map(str, _version()))
         raise ImportError(

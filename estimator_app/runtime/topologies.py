@@ -142,6 +142,21 @@ class Topology:
         )
 
 
+# Types of accelerators count these cores per chip, whatever TensorFlow and JAX make of them.
+_CORES_OF_TYPES = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
+
+
+def _slice_of_type(name: str) -> str:
+    """Returns the topology of a type of accelerator, such as v6e:2x4 of v6e-8; "" if it is none."""
+    kind, _, count = name.partition("-")
+    generation = "v5e" if kind == "v5litepod" else kind
+    if kind not in _CORES_OF_TYPES or not count.isdecimal():
+        return ""
+    num_chips = int(count) / _CORES_OF_TYPES[kind]
+    slices = (sides for sides in CHIPS[generation].slices if math.prod(map(int, sides.split("x"))) == num_chips)
+    return next((f"{generation}:{sides}" for sides in slices), "")
+
+
 def find_topology(name: str) -> Topology:
     """Returns the slice of a name: a generation, and its number of chips along each dimension, as in "v5e:2x2".
 
@@ -149,6 +164,8 @@ def find_topology(name: str) -> Topology:
       ValueError: There is no such slice.
     """
     generation, _, sides = name.partition(":")
+    if slice_name := _slice_of_type(name):
+        raise ValueError(f"{name!r} is the type of an accelerator; as a topology it is {slice_name!r}")
     check_choice("the topology's generation", generation, CHIPS)
     chip = CHIPS[generation]
     example = f"{generation}:{'x'.join('221'[: chip.dimensions])}"

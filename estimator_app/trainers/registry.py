@@ -36,6 +36,7 @@ class Trainer:
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
       save: (config, checkpoint, path, classes_file, extra, export_to_tpu) -> None, with an export written there.
       checks: Class of what preflight checks and compiles of a run.
+      devices: (state) -> what the run trains on, such as "8 TPU v6 lite of 2 processes"; "" where its options say that.
       running: Context manager around all calls of train and evaluate of a run.
     """
 
@@ -44,6 +45,7 @@ class Trainer:
     evaluate: Callable[..., Metrics]
     save: Callable[..., None]
     checks: type[TrainerChecks]
+    devices: Callable[[Any], str] = lambda state: ""
     running: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
 
@@ -56,21 +58,24 @@ def find_trainer(name: TrainerName) -> Trainer:
     """
     require_backend(name)
     if name == "jax":
+        from estimator_app.trainers.jax.batches import device_names
         from estimator_app.trainers.jax.export import save as save_jax
         from estimator_app.trainers.jax.state import make_run
         from estimator_app.trainers.jax.tpu_checks import JaxChecks
         from estimator_app.trainers.jax.train import evaluate as evaluate_jax
         from estimator_app.trainers.jax.train import train as train_jax
 
-        return Trainer(make_run, train_jax, evaluate_jax, save_jax, JaxChecks)
+        return Trainer(make_run, train_jax, evaluate_jax, save_jax, JaxChecks, device_names)
     if name == "tf_distribute":
         from estimator_app.trainers.tf_distribute.export import save as save_distributed
-        from estimator_app.trainers.tf_distribute.state import make_state
+        from estimator_app.trainers.tf_distribute.state import make_state, replica_names
         from estimator_app.trainers.tf_distribute.tpu_checks import StrategyChecks
         from estimator_app.trainers.tf_distribute.train import evaluate as evaluate_distributed
         from estimator_app.trainers.tf_distribute.train import train as train_distributed
 
-        return Trainer(make_state, train_distributed, evaluate_distributed, save_distributed, StrategyChecks)
+        return Trainer(
+            make_state, train_distributed, evaluate_distributed, save_distributed, StrategyChecks, replica_names
+        )
     require_estimator()
     from estimator_app.trainers.tpu_estimator.export import save
     from estimator_app.trainers.tpu_estimator.hooks import no_recovery_in_place
@@ -78,7 +83,7 @@ def find_trainer(name: TrainerName) -> Trainer:
     from estimator_app.trainers.tpu_estimator.tpu_checks import EstimatorChecks
     from estimator_app.trainers.tpu_estimator.train import evaluate, train
 
-    return Trainer(make_estimator, train, evaluate, save, EstimatorChecks, no_recovery_in_place)
+    return Trainer(make_estimator, train, evaluate, save, EstimatorChecks, running=no_recovery_in_place)
 
 
 def own_format(trainer: TrainerName) -> ExportFormat:

@@ -111,6 +111,9 @@ def test_hosts_are_told_where_they_are_not_the_vms(name, words):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("v6e-8", "'v6e-8' is the type of an accelerator; as a topology it is 'v6e:2x4'"),
+        ("v5litepod-16", "as a topology it is 'v5e:4x4'"),
+        ("v4-8", "as a topology it is 'v4:2x2x1'"),
         ("v5:2x2", "generation must be one of v2, v3, v4, v5e, v5p, v6e, tpu7x, got 'v5'; did you mean v5"),
         ("v5e", "2 dimensions in chips, as in 'v5e:2x2', got 'v5e'"),
         ("v5e:2x2x1", "2 dimensions in chips, as in 'v5e:2x2', got 'v5e:2x2x1'"),

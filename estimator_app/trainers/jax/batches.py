@@ -133,6 +133,14 @@ def make_mesh(devices: Any = None) -> Mesh:
         ) from error
 
 
+def device_names(run: Any) -> str:
+    """Returns the number and the kind of the devices of a JaxRun, such as "8 TPU v6 lite of 2 processes"."""
+    devices = run.mesh.devices.flatten().tolist()
+    num_processes = len({device.process_index for device in devices})
+    processes = f" of {num_processes} processes" if num_processes > 1 else ""
+    return f"{len(devices)} {devices[0].device_kind}{processes}"
+
+
 @contextlib.contextmanager
 def device_errors(flag: str) -> Iterator[None]:
     """Makes of what goes wrong on a device an error in one line.

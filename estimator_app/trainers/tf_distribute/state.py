@@ -277,3 +277,9 @@ def _make_sums(strategy: Any, replica: Callable[..., dict[str, tf.Tensor]]) -> A
         }
 
     return sums
+
+
+def replica_names(state: TrainState) -> str:
+    """Returns the number and the kind of the devices that train, such as "2 GPU"."""
+    devices = state.strategy.extended.worker_devices
+    return f"{len(devices)} {tf.DeviceSpec.from_string(devices[0]).device_type}"
