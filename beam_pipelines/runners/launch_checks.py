@@ -71,9 +71,9 @@ def check_writable(options: PipelineOptions) -> list[str]:
     flags = ("temp_location", "staging_location") if name_of(options) == "dataflow" else ()
     places = {flag: getattr(cloud, flag) for flag in flags if getattr(cloud, flag)}
     for flag, place in places.items():
-        storage.check(place)
         probe = f"{place.rstrip('/')}/jpeg2tpu-{uuid.uuid4().hex}"
         try:
+            storage.check(place)  # within seconds, where a write would be tried for minutes
             with storage.create(probe) as file:
                 file.write(b"may be deleted")
         except Exception as error:  # the type depends on the client: no bucket, no credentials or no permission
