@@ -177,7 +177,7 @@ def _convert_in_one_job(
     except ValueError:
         working_folder.tidy(options.output, keep=working_folder.unfinished(options.output))
         raise
-    manifest = complete_manifest(options.output)
+    manifest = complete_manifest(options.output, allow_export=True)
     working_folder.remove_lock(options.output)
     is_new = not before or before.fingerprint != manifest.fingerprint
     counters = phases.counters(pipeline)

@@ -41,6 +41,7 @@ class RecordFormat:
       name: Part with the name of the class; "" if the label is it, or is a number for which --labels has the name.
       key: Part with the name of the image's file, for the key; "" for what the record has: its number in the file, the
         path in the column of images, the name of the member.
+      id: Part with the key itself, which is unique in all files; "" if `key` is to make one.
     """
 
     image: str = ""
@@ -48,6 +49,7 @@ class RecordFormat:
     first_label: int | None = None
     name: str = ""
     key: str = ""
+    id: str = ""
 
     @classmethod
     def parse(cls, text: str) -> RecordFormat:
@@ -115,6 +117,7 @@ class Source:
       without_classes: File with one class name per line: examples of these classes of a dataset are left out.
       near_duplicates: Parquet file of pairs of the dataset's images that look alike, as write_pairs() makes it: all of
         a group but the image to keep are left out; with splits="again", each group lies in one split.
+      only_split: Split of a dataset whose examples are taken; "" for all.
       splits: Splits of a dataset's examples: "kept", or "again" to assign them by hash.
       record: Format of the records of other programs, as RecordFormat.parse() takes it: TFRecords, Parquet or
         WebDataset. The path is then one file, their folder, or a pattern such as gs://bucket/imagenet/train-*. "" for
@@ -137,6 +140,7 @@ class Source:
     only_classes: str = ""
     without_classes: str = ""
     near_duplicates: str = ""
+    only_split: str = ""
     splits: Literal["kept", "again"] = "kept"
     record: str = ""
 
@@ -214,7 +218,7 @@ class Source:
     def is_of_dataset(self) -> bool:
         """Whether options are given that only the examples of a dataset have, so that the path must be one."""
         changes = [getattr(self, name) for name in FILES_OF_CHANGES]
-        return any((self.name, *changes)) or self.splits != "kept"
+        return any((self.name, self.only_split, *changes)) or self.splits != "kept"
 
     @property
     def files(self) -> list[tuple[str, str, str]]:
@@ -288,6 +292,7 @@ class ConvertOptions:
       prune: With extend, leave out images that are not among the inputs any more, and store those whose files have
         another size than before in their new form. Earlier versions keep them as they were.
       parent: Fingerprint of the dataset that is extended; set by convert().
+      format: Format of the shards, one of ENDINGS: tfrecord for a dataset; the others are exports of one.
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
     """
@@ -314,6 +319,7 @@ class ConvertOptions:
     extend: bool = False
     prune: bool = False
     parent: str = ""
+    format: str = "tfrecord"
     images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
 
     def __post_init__(self) -> None:
@@ -440,7 +446,7 @@ class ConvertOptions:
 
 # Options that shaping() leaves out where they have their defaults.
 _LATER_IMAGES = ("check", "lossless", "metadata")
-_LATER = ("label_type", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
+_LATER = ("label_type", "format", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
 
 
 def complete(shaping: dict[str, Any]) -> dict[str, Any]:

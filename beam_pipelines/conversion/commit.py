@@ -20,13 +20,21 @@ import pyarrow as pa
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
-from beam_pipelines.conversion.output_folder import create, edition_beside, index_content, read_manifest, rejected_name
+from beam_pipelines.conversion.output_folder import (
+    complete_manifest,
+    create,
+    edition_beside,
+    index_content,
+    read_manifest,
+    rejected_name,
+)
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import Receipt, Rejection
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Output, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import map_in_threads
+from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
 from beam_pipelines.sources import not_images
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format import lengths as lengths_format
@@ -72,8 +80,9 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     folder = WorkingFolder.of(options.output, plan)
     edition = edition_beside(replaced, folder.name)
     rejected_path = rejected_name(edition)
-    with create(options.output, rejected_path) as file:
-        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
+    if options.format not in EXPORTS:
+        with create(options.output, rejected_path) as file:
+            file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
     before = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
     num_inputs = before + plan.num_inputs
     check_budget(options, num_inputs, num_rejected, _examples(rejected, f"{options.output}/{rejected_path}"))
@@ -86,13 +95,23 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         if plan.left_out:
             extension.store_version(before_it)
         manifest = extension.merged(before_it, manifest)
-    write_lengths(manifest)
+    if options.format in EXPORTS:
+        _write_side_files(manifest)
+    else:
+        write_lengths(manifest)
     if replaced and not options.parent:
         with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
             file.write(replaced.to_json().encode())
     with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
         file.write(manifest.to_json().encode())
     return manifest
+
+
+def _write_side_files(manifest: Manifest) -> None:
+    """Writes the files of an export that describe all its shards."""
+    for path, text in SHARD_FORMATS[manifest.format].side_files(manifest):
+        with create(manifest.path, path) as file:
+            file.write(text.encode())
 
 
 def leave_out(options: ConvertOptions, plan: Plan) -> Manifest:
@@ -140,14 +159,17 @@ def _manifest(
         classes=plan.classes,
         first_label=options.first_label,
         splits={
-            name: _split(options, split, len(plan.classes), edition)
+            name: _split(options, name, split, len(plan.classes), edition)
             for name, split in sorted(receipts.items())
             if _any(split)
         },
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
         num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
-        num_noted=dict(sorted(sum((receipt.noted for receipt in every), Counter[str]()).items())),
+        # What a check of an export's images finds, the manifest of its dataset has already.
+        num_noted={}
+        if options.format in EXPORTS
+        else dict(sorted(sum((receipt.noted for receipt in every), Counter[str]()).items())),
         sources=[source.fields() for source in options.sources],
         options=options.shaping(),
         fingerprint=plan.fingerprint,
@@ -248,8 +270,14 @@ def check_budget(
 
     Raises:
       ValueError: More than options.max_rejected of the inputs are rejected, without those rejected for a reason in
-        _HARMLESS.
+        _HARMLESS; or, in an export, any.
     """
+    if num_rejected and options.format in EXPORTS:
+        (source,) = options.sources
+        raise ValueError(
+            f"{sum(num_rejected.values())} of {num_inputs} examples cannot be exported: "
+            f"{'; '.join(examples.values())}; correct the dataset: jpeg2tpu verify --repair {source.path}"
+        )
     counted = {reason: number for reason, number in num_rejected.items() if reason not in _HARMLESS}
     count = sum(counted.values())
     if (
@@ -281,11 +309,14 @@ def _any(receipts: list[Receipt]) -> bool:
     return any(receipt.num_examples for receipt in receipts)
 
 
-def _split(options: ConvertOptions, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
+def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
     written = [receipt for receipt in receipts if receipt.num_examples]
     shards = tuple(
         Shard(in_edition(shard.name, edition), shard.num_examples, shard.num_bytes, shard.sha256) for shard in written
     )
+    if options.format in EXPORTS:
+        (source,) = options.sources
+        return dataclasses.replace(complete_manifest(source.path).split(name), shards=shards)
     num_examples = sum(receipt.num_examples for receipt in written)
     measured = written if any(receipt.num_measured for receipt in written) else [_measure_stored(options, shards)]
     num_pixels = sum(receipt.num_measured for receipt in measured) * SAMPLE_SIDE**2

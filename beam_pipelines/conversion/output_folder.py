@@ -11,6 +11,7 @@ import errno
 import fcntl
 import functools
 import hashlib
+import itertools
 import os
 import posixpath
 import re
@@ -20,6 +21,7 @@ from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.options import WORK_NAME
+from beam_pipelines.shard_formats.all_formats import EXPORTS, format_of
 from tpu_input.command_line.error_lines import about
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name
@@ -74,13 +76,22 @@ def edition_beside(standing: Manifest | None, fingerprint: str) -> str:
     return standing.edition if standing.fingerprint.startswith(fingerprint) else fingerprint[:8]
 
 
+def shard_files(shard: str) -> tuple[str, ...]:
+    """Returns the paths, within the dataset, of a shard and, unless it is of an export, of its index."""
+    shard_format = format_of(shard)
+    return (shard_format.path(shard),) if shard_format.name in EXPORTS else (shard, index_path(shard))
+
+
 def dataset_files(shards: Iterable[str]) -> set[str]:
-    """Returns the paths, within the dataset, of all files of a dataset with these shards."""
+    """Returns the paths, within the dataset, of all files of a dataset or an export with these shards."""
     shards = list(shards)
+    if shards and (shard_format := format_of(shards[0])).name in EXPORTS:
+        splits = {name.split for shard in shards if (name := parse_shard_name(shard))}
+        return {*map(shard_format.path, shards), *shard_format.side_names(splits), MANIFEST_NAME}
     editions = {name.edition for shard in shards if (name := parse_shard_name(shard))} or {""}
     beside = {name(edition) for edition in editions for name in (lengths_name, rejected_name)}
     beside |= {manifest_name(number) for number in range(1, len(editions))}  # of a dataset that was extended
-    return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, *beside}
+    return {*itertools.chain(*map(shard_files, shards)), MANIFEST_NAME, *beside}
 
 
 def every_shard(manifest: Manifest) -> list[str]:
@@ -110,13 +121,16 @@ def optional_files(shards: Iterable[str]) -> set[str]:
 
 
 def is_dataset_file(path: str) -> bool:
-    """Returns whether a path, within the dataset, can be the path of a file of this package's dataset."""
+    """Returns whether a path, within the dataset, can be the path of a file of this package's dataset or export."""
     if path in (MANIFEST_NAME, *ON_DEMAND_NAMES) or _BESIDE.fullmatch(path):
         return True
     folder, name = posixpath.split(path)
     stem, ending = posixpath.splitext(name)
-    endings = {"": (".tfrecord",), "index": (".parquet", ".idx")}.get(folder, ())
-    return ending in endings and parse_shard_name(f"{stem}.tfrecord") is not None
+    if folder == "index" and ending in (".parquet", ".idx"):
+        return parse_shard_name(f"{stem}.tfrecord") is not None
+    if parse_shard_name(name):
+        return path == format_of(name).path(name)
+    return any(path in each.side_names({folder}) for each in EXPORTS.values())
 
 
 def list_dataset(dataset: str) -> Iterator[tuple[str, int]]:
@@ -170,14 +184,15 @@ def index_content(path: str) -> bytes:
     return storage.read_bytes(path, most=MAX_INDEX_BYTES)
 
 
-def complete_manifest(dataset: str) -> Manifest:
-    """Returns the manifest of a complete dataset.
+def complete_manifest(dataset: str, allow_export: bool = False) -> Manifest:
+    """Returns the manifest of a complete dataset, or with `allow_export` of a complete export.
 
     Raises:
-      ValueError: The dataset has no manifest, so it is not complete, or the manifest cannot be read or reached.
+      ValueError: There is no manifest, so it is not complete, or the manifest cannot be read or reached, or is of an
+        export and these are not allowed.
     """
     storage.check(dataset)
-    manifest = read_manifest(dataset)
+    manifest = read_manifest(dataset, allow_export)
     if manifest is None:
         if "://" not in dataset and not os.path.exists(dataset):
             raise ValueError(f"{dataset!r} does not exist; correct the path, or create a dataset there with convert")
@@ -188,17 +203,17 @@ def complete_manifest(dataset: str) -> Manifest:
     return manifest
 
 
-def read_manifest(dataset: str) -> Manifest | None:
-    """Returns the manifest of a complete dataset; None if there is none.
+def read_manifest(dataset: str, allow_export: bool = True) -> Manifest | None:
+    """Returns the manifest of a complete dataset, or of a complete export; None if there is none.
 
     Raises:
-      ValueError: The manifest cannot be read.
+      ValueError: The manifest cannot be read, or is of an export and these are not allowed.
     """
     try:
         content = storage.read_bytes(f"{dataset}/{MANIFEST_NAME}", most=MAX_MANIFEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Manifest.from_json(content, dataset)
+    return Manifest.from_json(content, dataset, allow_export)
 
 
 def manifest_digest(manifest: Manifest) -> str:

@@ -25,6 +25,7 @@ from beam_pipelines.options import Check, ConvertOptions
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.manifest import ENDINGS
 from tpu_input.dataset_format.records import shard_name, valid_split
 
 BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
@@ -146,6 +147,7 @@ class Plan:
       all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
       num_images: Number of rows that are not rejected before they are read, by split.
       num_bytes: Size of the images of these rows in storage.
+      format: Format of the shards.
       left_out: Keys that the next version of a dataset that is extended leaves out.
       num_ungrouped: Number of rows that are not rejected before they are read and have no group.
       num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed.
@@ -169,6 +171,7 @@ class Plan:
     num_duplicates: dict[str, int] = dataclasses.field(default_factory=dict)
     num_outdated: int = 0
     num_bytes: int = 0
+    format: str = "tfrecord"
 
     def __post_init__(self) -> None:
         if sum(self.shard_of(split, total) + 1 for split, total in self.totals.items()) > _MAX_SHARDS:
@@ -201,7 +204,7 @@ class Plan:
         names = {}
         for split, total in self.totals.items():
             count = self.shard_of(split, total) + 1
-            names[split] = [shard_name(split, index, count) for index in range(count)]
+            names[split] = [shard_name(split, index, count, shard_format=self.format) for index in range(count)]
         return names
 
     def num_images_beside(self, shard: str) -> int:
@@ -230,7 +233,7 @@ class Plan:
           ValueError: It is no such JSON, or a value is out of range.
         """
         # Plans of earlier versions do not have these.
-        later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated", "num_bytes"]
+        later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated", "num_bytes", "format"]
         needed = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         fields = json_fields.fields(json_fields.load(content), "a plan", needed, later)
         return cls(
@@ -263,6 +266,7 @@ class Plan:
             num_outdated=json_fields.count(fields.get("num_outdated", 0), "num_outdated"),
             num_duplicates=json_fields.counts(fields.get("num_duplicates", {}), "num_duplicates"),
             num_bytes=json_fields.count(fields.get("num_bytes", 0), "num_bytes"),
+            format=_format(fields.get("format", "tfrecord")),
         )
 
 
@@ -271,6 +275,12 @@ def _strangers(value: object) -> tuple[str, str, str, str]:
         json_fields.text(name, "a name") for name in json_fields.array(value, "a pair", 4)
     )
     return split, other, one_class, other_class
+
+
+def _format(name: object) -> str:
+    if name not in list(ENDINGS):
+        raise ValueError(f"format must be {', '.join(ENDINGS)}, got {json_fields.shown(name)}")
+    return str(name)
 
 
 def _valid_split(name: str) -> str:

@@ -27,11 +27,12 @@ from beam_pipelines.conversion.checksums import combined_crc32c
 from beam_pipelines.conversion.output_folder import create
 from beam_pipelines.conversion.receipts import Receipt
 from beam_pipelines.conversion.row_lines import Unit
-from beam_pipelines.conversion.units import UnitWriter, WrittenUnit
+from beam_pipelines.conversion.units import UnitWriter, WrittenUnit, schema_of
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import Executor
+from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
 from beam_pipelines.sources.read_ahead import changes
 from tpu_input.dataset_format.index import IndexWriter
 
@@ -68,7 +69,7 @@ def write_shard(
       index_path: Path of its index.
       units: Inputs, in the order of their records.
       num_images: Number of images of the split, from which it follows which of them the statistics include.
-      options: Options of the conversion: output, first_label and images are used.
+      options: Options of the conversion: output, first_label, format and images are used.
       classes: Class names in label order.
       executor: Makes the records.
       progress: Called for every unit with (inputs, bytes written, inputs that were rejected).
@@ -85,7 +86,7 @@ def write_shard(
         written_units = executor.map_units(writer, units, lambda unit: unit.num_bytes)
         for written in stack.enter_context(contextlib.closing(written_units)):
             if written.receipt.num_examples:
-                files = files or _Files(stack, options.output, data_path, index_path)
+                files = files or _Files(stack, options, classes, data_path, index_path)
                 files.add(written, receipt.num_bytes)
             receipt.extend(written.receipt)
             progress(written.num_inputs, written.receipt.num_bytes, len(written.receipt.rejected))
@@ -97,41 +98,57 @@ def write_shard(
 
 
 class _Files:
-    """The files of a shard, which get their names when `stack` ends: its records and its index."""
+    """The files of a shard, which get their names when `stack` ends: its records and, in a dataset, its index."""
 
-    def __init__(self, stack: contextlib.ExitStack, output: str, data_path: str, index_path: str) -> None:
-        self._file = stack.enter_context(create(output, data_path, sync_name=False))
-        self._index_file = _Summed(stack.enter_context(create(output, index_path, sync_name=False)))
-        self._index = stack.enter_context(IndexWriter(cast(IO[bytes], self._index_file)))
-        self._sha256, self._crc32c = hashlib.sha256(), 0
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        options: ConvertOptions,
+        classes: tuple[str, ...],
+        data_path: str,
+        index_path: str,
+    ) -> None:
+        self._file = _Summed(stack.enter_context(create(options.output, data_path, sync_name=False)))
+        self._writer = SHARD_FORMATS[options.format].writer(self._file, schema_of(options, classes))
+        self._index: IndexWriter | None = None
+        if options.format not in EXPORTS:
+            self._index_file = _Summed(stack.enter_context(create(options.output, index_path, sync_name=False)))
+            self._index = stack.enter_context(IndexWriter(cast(IO[bytes], self._index_file)))
 
     def add(self, unit: WrittenUnit, begin: int) -> None:
         """Adds the records of a unit; the first begins at `begin` in the shard."""
-        self._index.add(unit.shifted_index(begin))
-        data = memoryview(unit.data)  # which it also is from another process
-        self._file.write(data)
-        self._sha256.update(data)
-        self._crc32c = combined_crc32c(self._crc32c, unit.crc32c, unit.receipt.num_bytes)
+        if self._index:
+            self._index.add(unit.shifted_index(begin))
+        # From another process, it is a memoryview already.
+        self._writer.add(memoryview(unit.data), unit.index_columns, unit.crc32c)
 
     def end(self, receipt: Receipt) -> None:
-        """Writes the rest of the index; sizes and checksums of the files go into the receipt."""
-        self._index.close()
-        receipt.sha256, receipt.crc32c = self._sha256.hexdigest(), _base64(self._crc32c)
-        receipt.index_bytes, receipt.index_crc32c = self._index_file.num_bytes, _base64(self._index_file.crc32c)
+        """Writes the rest of the files; their sizes and checksums go into the receipt."""
+        self._writer.close()
+        receipt.num_bytes, receipt.sha256 = self._file.num_bytes, self._file.sha256.hexdigest()
+        receipt.crc32c = _base64(self._file.crc32c)
+        if self._index:
+            self._index.close()
+            receipt.index_bytes, receipt.index_crc32c = self._index_file.num_bytes, _base64(self._index_file.crc32c)
 
 
 class _Summed(io.RawIOBase):
-    """File that is written through this one, which knows the size and the CRC-32C of what was written."""
+    """File that is written through this one, which knows the size and the checksums of what was written."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.num_bytes, self.crc32c = 0, 0
+        self.num_bytes, self.crc32c, self.sha256 = 0, 0, hashlib.sha256()
         self._file = file
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
-        self.crc32c = google_crc32c.extend(self.crc32c, bytes(data))
+    def write(self, data: Any, crc32c: int | None = None) -> int:
+        """Appends bytes; their CRC-32C, if the caller knows it, is not computed again."""
+        if crc32c is None:
+            self.crc32c = google_crc32c.extend(self.crc32c, bytes(data))
+        else:
+            self.crc32c = combined_crc32c(self.crc32c, crc32c, len(data))
+        self.sha256.update(data)
         self.num_bytes += len(data)
         return self._file.write(data)
 

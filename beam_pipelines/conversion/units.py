@@ -20,10 +20,13 @@ from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.receipts import Receipt, Rejection
 from beam_pipelines.conversion.row_lines import Unit, rows_of
 from beam_pipelines.options import WORK_NAME, ConvertOptions
+from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
+from beam_pipelines.shard_formats.shard_format import Schema
 from beam_pipelines.sources.read_ahead import Loaded, Reader, checked
 from beam_pipelines.sources.rows import Row, features_of
 from tpu_input.dataset_format.label_kinds import Label
-from tpu_input.dataset_format.records import Record, encode, frame
+from tpu_input.dataset_format.manifest import FeatureType
+from tpu_input.dataset_format.records import Record
 from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 
 
@@ -31,7 +34,7 @@ class WrittenUnit(NamedTuple):
     """What a unit adds to its shard.
 
     Attributes:
-      data: Bytes of its TFRecords, one after another.
+      data: Bytes of its records as the format of the shard encodes them, one after another.
       crc32c: CRC-32C of them.
       index_columns: Columns of the index in the order of IndexRow's fields; none without records. Offsets begin at 0.
       receipt: Its part of the shard's receipt.
@@ -56,7 +59,7 @@ class UnitWriter:
     """Function for executors: it makes the records of a unit.
 
     Attributes:
-      options: Options of the conversion: output, seed, labels, first_label and images are used.
+      options: Options of the conversion: output, seed, labels, first_label, format and images are used.
       classes: Class names in label order.
       num_images: Number of images of the split, from which it follows which of them the statistics include.
     """
@@ -91,19 +94,30 @@ class UnitWriter:
     def _labels(self) -> dict[str, int]:
         return {class_name: label for label, class_name in enumerate(self.classes)}
 
+    @functools.cached_property
+    def _schema(self) -> Schema:
+        return schema_of(self.options, self.classes)
+
     def _framed(self, row: Row, data: bytes) -> _Framed:
-        with_statistics = is_measured(row.key, self.options.seed, self.num_images, self.options.images.check)
+        images, is_export = self.options.images, self.options.format in EXPORTS  # which has the dataset's statistics
+        with_statistics = not is_export and is_measured(row.key, self.options.seed, self.num_images, images.check)
         image = check_image(data, self.options.images, with_statistics)
         sha256, kind = hashlib.sha256(image.encoded).hexdigest(), self.options.label_kind
         names = sorted(kind.names(row.label), key=self._labels.__getitem__)
         label, class_name = kind.label([self._labels[name] for name in names]), kind.class_name(names)
         size, features = (image.height, image.width, image.channels), features_of(row)
         record = Record(row.key, image.encoded, *size, label, class_name, sha256, features)
-        return _Framed(image, label, sha256, frame(encode(record, self.options.first_label)))
+        return _Framed(image, label, sha256, SHARD_FORMATS[self.options.format].encode(record, self._schema))
+
+
+def schema_of(options: ConvertOptions, classes: tuple[str, ...]) -> Schema:
+    """Returns what the records of a conversion have in common."""
+    features = {name: FeatureType.parse(text) for name, text in sorted(options.features)}
+    return Schema(classes, options.first_label, options.label_kind, features)
 
 
 class _Framed(NamedTuple):
-    """An image with its label, the SHA-256 of its file, and the bytes of its TFRecord with the frame."""
+    """An image with its label, the SHA-256 of its file, and the bytes that its record has in the shard."""
 
     image: CheckedImage
     label: Label

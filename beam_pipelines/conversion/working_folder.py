@@ -41,6 +41,7 @@ from beam_pipelines.conversion.output_folder import (
     list_dataset,
     optional_files,
     read_manifest,
+    shard_files,
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import ATTEMPT, Receipt
@@ -49,8 +50,7 @@ from beam_pipelines.options import WORK_NAME
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
-from tpu_input.dataset_format.index import index_path
-from tpu_input.dataset_format.records import MAX_MANIFEST_BYTES, Manifest, in_edition
+from tpu_input.dataset_format.records import MAX_MANIFEST_BYTES, Manifest, in_edition, parse_shard_name
 
 REPLACED_NAME = "replaced.json"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # working folder of a plan
@@ -74,8 +74,8 @@ def is_working_file(path: str) -> bool:
     if not _FOLDER.fullmatch(folder):
         return False
     shard, _, kind = name.rpartition(".")
-    of_shard = kind in ("rows", "receipt") and shard.endswith(".tfrecord") and is_dataset_file(shard)
-    return name in ("plan.json", "conversion.json") or of_shard or _is_attempt(name)
+    of_shard = kind in ("rows", "receipt") and parse_shard_name(shard)
+    return name in ("plan.json", "conversion.json") or bool(of_shard) or _is_attempt(name)
 
 
 def _is_on_top(name: str) -> bool:
@@ -86,8 +86,7 @@ def _is_attempt(name: str) -> bool:
     """Returns whether a file name belongs to a shard or an index that an attempt has written."""
     shard, _, kind = name.rpartition(".")
     kind, _, attempt = kind.partition("-")
-    is_shard = shard.endswith(".tfrecord") and is_dataset_file(shard)
-    return kind in ("data", "index") and is_shard and bool(ATTEMPT.fullmatch(attempt))
+    return kind in ("data", "index") and parse_shard_name(shard) is not None and bool(ATTEMPT.fullmatch(attempt))
 
 
 def is_in_working_folder(path: str) -> bool:
@@ -222,9 +221,9 @@ class WorkingFolder:
         shard = in_edition(receipt.name, edition)
         sizes = (receipt.num_bytes, receipt.crc32c), (receipt.index_bytes, receipt.index_crc32c)
         places: list[tuple[str, str] | None] = []
-        for attempt, target, (num_bytes, checksum) in zip(
-            self.attempt_paths(receipt.name, receipt.attempt), (shard, index_path(shard)), sizes, strict=True
-        ):
+        paths = self.attempt_paths(receipt.name, receipt.attempt)
+        # An export has no index.
+        for attempt, target, (num_bytes, checksum) in zip(paths, shard_files(shard), sizes, strict=False):
             same = [path for path in (attempt, target) if found.get(path) in ((num_bytes, checksum), (num_bytes, ""))]
             places.append((same[0], target) if same else None)
         return places
@@ -394,7 +393,7 @@ def read_replaced(output: str) -> Manifest | None:
     """
     path = f"{output}/{WORK_NAME}/{REPLACED_NAME}"
     try:
-        replaced = Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
+        replaced = Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path, allow_export=True)
         return dataclasses.replace(replaced, path=output)
     except (FileNotFoundError, NotADirectoryError):
         return None

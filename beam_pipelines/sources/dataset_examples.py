@@ -46,36 +46,42 @@ class Dataset(InputKind):
         return read_dataset(source.path) is not None
 
     def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
-        check_kind(source, options)
+        if manifest := read_dataset(source.path):
+            check_labels(manifest, options)
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         if part.shard:
             yield from rows_of_shard(part.source, part.shard, options)
         else:
-            yield from (Part(part.source, shard=shard) for shard in shards_of(part.source.path))
+            shards = shards_of(part.source.path, part.source.only_split)
+            yield from (Part(part.source, shard=shard) for shard in shards)
 
 
-def read_dataset(path: str) -> Manifest | None:
-    """Returns the manifest of the dataset in a folder; None if there is none, or another kind of manifest.json."""
+def read_dataset(path: str, allow_export: bool = False) -> Manifest | None:
+    """Returns the manifest of the dataset in a folder; None if there is none, or another kind of manifest.json.
+
+    With `allow_export`, it may be the manifest of an export.
+    """
     version = storage.replaceable(f"{path}/{MANIFEST_NAME}")
-    return _read_manifest(path, version) if version else None
+    return _read_manifest(path, version, allow_export) if version else None
 
 
 @functools.lru_cache(maxsize=8)  # it is needed for each shard, and has some hundred bytes for each
-def _read_manifest(path: str, _version: int) -> Manifest | None:
+def _read_manifest(path: str, _version: int, allow_export: bool) -> Manifest | None:
     try:
         content = storage.read_bytes(f"{path}/{MANIFEST_NAME}", most=MAX_MANIFEST_BYTES)
-        return Manifest.from_json(content, path)
+        return Manifest.from_json(content, path, allow_export)
     except storage.Unavailable:
         raise
     except (OSError, ValueError):  # it cannot be read, or is another kind of file
         return None
 
 
-def shards_of(path: str) -> list[str]:
-    """Returns the names of the shards of the dataset in a folder; none if there is no dataset."""
+def shards_of(path: str, only_split: str = "") -> list[str]:
+    """Returns the names of the shards of the dataset in a folder, or of one split; none if there is no dataset."""
     manifest = read_dataset(path)
-    return [shard.name for split in manifest.splits.values() for shard in split.shards] if manifest else []
+    splits = manifest.splits.items() if manifest else ()
+    return [shard.name for name, split in splits if only_split in ("", name) for shard in split.shards]
 
 
 def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterator[Row]:
@@ -118,18 +124,17 @@ def _are_classes(label: Any, manifest: Manifest) -> bool:
     return manifest.label_kind.are_classes(label, len(manifest.classes))
 
 
-def check_kind(source: Source, options: ConvertOptions) -> None:
-    """Checks that the examples of a dataset have labels of the kind that is to be stored.
+def check_labels(manifest: Manifest, options: ConvertOptions) -> None:
+    """Checks that the examples of a dataset or an export have labels of the kind that is to be stored.
 
     Raises:
       ValueError: They have not.
     """
-    manifest = read_dataset(source.path)
-    if manifest and not options.label_kind.takes(manifest.label_kind):
+    if not options.label_kind.takes(manifest.label_kind):
         has, wanted = manifest.label_kind, options.label_kind
         advice = "or leave this dataset out" if len(options.sources) > 1 or options.extend else "or label its images"
         raise ValueError(
-            f"the images of {source.path!r} have {has.phrase}, but {wanted.phrase} is what is stored; use "
+            f"the images of {manifest.path!r} have {has.phrase}, but {wanted.phrase} is what is stored; use "
             f"--label_type={has.name}, {advice}"
         )
 

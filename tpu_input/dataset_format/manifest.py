@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # short enough for a file name, which has at most 255 bytes
 _NUMBER = "([0-9]{5}|[1-9][0-9]{5,8})"  # as shard_name() writes it
 _EDITION = "(?:-([0-9a-f]{8}))?"
-_SHARD_NAME = re.compile(rf"([A-Za-z0-9_]{{1,64}})-{_NUMBER}-of-{_NUMBER}{_EDITION}\.tfrecord")
+# Format of the shards, as --format of export-dataset has it, with the ending of their names. Trainers read TFRecords;
+# the others are for other libraries.
+ENDINGS = {"tfrecord": "tfrecord"}
+_SHARD_NAME = re.compile(rf"([A-Za-z0-9_]{{1,64}})-{_NUMBER}-of-{_NUMBER}{_EDITION}\.({'|'.join(ENDINGS.values())})")
 
 
 # Larger files are refused, as they would only exhaust memory. The manifest has 200 bytes per shard, for up to a million
@@ -41,6 +44,9 @@ def valid_split(name: str) -> bool:
     return _SPLIT_NAME.fullmatch(name) is not None
 
 
+_FORMATS = {ending: name for name, ending in ENDINGS.items()}
+
+
 class ShardName(NamedTuple):
     """Parts of a shard's file name: see shard_name()."""
 
@@ -48,9 +54,10 @@ class ShardName(NamedTuple):
     number: int
     num_shards: int
     edition: str
+    format: str = "tfrecord"
 
 
-def shard_name(split: str, index: int, num_shards: int, edition: str = "") -> str:
+def shard_name(split: str, index: int, num_shards: int, edition: str = "", shard_format: str = "tfrecord") -> str:
     """Returns the file name of shard `index` of `num_shards`, e.g. "train-00000-of-00042.tfrecord".
 
     Args:
@@ -59,8 +66,9 @@ def shard_name(split: str, index: int, num_shards: int, edition: str = "") -> st
       num_shards: Number of shards of the split.
       edition: Eight hexadecimal digits by which the files of a dataset that replaced another one in its folder differ
         from the old files: "train-00000-of-00042-3f9a2b1c.tfrecord"; "" for a dataset that replaced none.
+      shard_format: Format of the shard, one of ENDINGS.
     """
-    return in_edition(f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord", edition)
+    return in_edition(f"{split}-{index:05d}-of-{num_shards:05d}.{ENDINGS[shard_format]}", edition)
 
 
 def in_edition(name: str, edition: str) -> str:
@@ -74,13 +82,13 @@ def parse_shard_name(name: str) -> ShardName | None:
     match = _SHARD_NAME.fullmatch(name)
     if match is None:
         return None
-    parts = ShardName(match[1], int(match[2]), int(match[3]), match[4] or "")
+    parts = ShardName(match[1], int(match[2]), int(match[3]), match[4] or "", _FORMATS[match[5]])
     return parts if parts.number < parts.num_shards else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One TFRecord file.
+    """One file of records.
 
     Attributes:
       name: File name within the dataset.
@@ -263,6 +271,11 @@ class Manifest:
         return {name: FeatureType.parse(text) for name, text in found.items()} if isinstance(found, dict) else {}
 
     @property
+    def format(self) -> str:
+        """Format of the shards: "tfrecord" of a dataset, and another one of ENDINGS of an export of it."""
+        return str(self.options.get("format", "tfrecord"))
+
+    @property
     def num_labels(self) -> int | None:
         """Number of classes if an example may have several of them; None if it has one."""
         return self.label_kind.num_labels(len(self.classes))
@@ -288,22 +301,30 @@ class Manifest:
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes, path: str) -> Manifest:
+    def from_json(cls, text: str | bytes, path: str, allow_export: bool = False) -> Manifest:
         """Returns the manifest in `text`, the content of manifest.json of the dataset at `path`.
+
+        With `allow_export`, it may be of an export, whose shards are no TFRecords.
 
         A dataset may come from an untrusted source. It is checked that shards have names made by shard_name(), so that
         they are in the dataset's own folder, and that all numbers are in range and add up.
 
         Raises:
-          ValueError: `text` is not a manifest, or has another format version.
+          ValueError: `text` is not a manifest, or has another format version; or it is of an export.
         """
         try:
-            return _manifest(json_fields.load(text), path)
+            manifest = _manifest(json_fields.load(text), path)
         except ValueError as error:
             raise ValueError(
                 f"{path}/{MANIFEST_NAME} is not a manifest: {error}; copy the dataset again, or convert its images "
                 "again into another output"
             ) from error
+        if manifest.format != "tfrecord" and not allow_export:
+            raise ValueError(
+                f"{path!r} is an export in the format {manifest.format}, not a dataset; compare it with its dataset: "
+                f"jpeg2tpu diff DATASET {path}, or make a dataset of it: jpeg2tpu convert --input={path}"
+            )
+        return manifest
 
 
 class FeatureType(NamedTuple):
@@ -401,6 +422,8 @@ def _options(value: object) -> dict[str, Any]:
         FeatureType.parse(text)
     if (name := options.get("label_type", ONE.name)) not in list(KINDS):
         raise ValueError(f"label_type must be {', '.join(KINDS)}, got {json_fields.shown(name)}")
+    if (shard_format := options.get("format", "tfrecord")) not in list(ENDINGS):
+        raise ValueError(f"format must be {', '.join(ENDINGS)}, got {json_fields.shown(shard_format)}")
     return options
 
 
@@ -410,7 +433,8 @@ def _split(name: str, value: object, num_classes: int, options: dict[str, Any], 
         raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
     called = f"split {name!r}"
     fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
-    found = [_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}")]
+    shard_format = options.get("format", "tfrecord")
+    found = [_shard(name, shard, shard_format) for shard in json_fields.array(fields["shards"], f"shards of {called}")]
     shards, places = tuple(shard for shard, _ in found), [place for _, place in found]
     groups = [list(group) for _, group in itertools.groupby(places, lambda place: place.edition)]
     if (
@@ -447,13 +471,13 @@ def _split(name: str, value: object, num_classes: int, options: dict[str, Any], 
 _SHARD_FIELDS = [field.name for field in dataclasses.fields(Shard)]
 
 
-def _shard(split: str, value: object) -> tuple[Shard, ShardName]:
+def _shard(split: str, value: object, shard_format: str) -> tuple[Shard, ShardName]:
     """Returns (shard, what parse_shard_name() returns for it); fast, as a manifest may have a million."""
     fields = json_fields.fields(value, "a shard", _SHARD_FIELDS)
     name, num_examples, num_bytes = fields["name"], fields["num_examples"], fields["num_bytes"]
     place = parse_shard_name(name) if isinstance(name, str) else None
-    if place is None or place.split != split:
-        usual = shard_name(split, 0, 1)
+    if place is None or place.split != split or place.format != shard_format:
+        usual = shard_name(split, 0, 1, shard_format=shard_format)
         raise ValueError(f"shards of split {split!r} must have names like {usual!r}, got {json_fields.shown(name)}")
     try:
         json_fields.count(num_examples, "num_examples", 1)

@@ -145,6 +145,7 @@ class PlanSurvey:
             all_named=not sums.unsplit,
             num_images=dict(sorted(sums.images.items())),
             num_bytes=int(sums.num_bytes),
+            format=options.format,
             num_ungrouped=sums.ungrouped,
             num_duplicates=dict(sorted(sums.duplicates.items())),
         )

@@ -1,0 +1,17 @@
+"""All formats of shards, by name."""
+
+from __future__ import annotations
+
+from beam_pipelines.shard_formats.shard_format import ShardFormat
+from beam_pipelines.shard_formats.tfrecord_format import TFRecord
+from tpu_input.dataset_format.manifest import parse_shard_name
+
+TFRECORD = TFRecord()
+EXPORTS: dict[str, ShardFormat] = {}
+SHARD_FORMATS: dict[str, ShardFormat] = {TFRECORD.name: TFRECORD} | EXPORTS
+
+
+def format_of(shard: str) -> ShardFormat:
+    """Returns the format of a shard, which its name shows."""
+    parts = parse_shard_name(shard)
+    return SHARD_FORMATS[parts.format] if parts else TFRECORD
