@@ -19,8 +19,14 @@ warnings.simplefilter("ignore", FutureWarning)
 logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
 
 from beam_pipelines import path_checks  # noqa: E402
-from beam_pipelines.conversion_flags import add_conversion_flags, add_rewriting_flags, positive  # noqa: E402
+from beam_pipelines.conversion_flags import (  # noqa: E402
+    add_conversion_flags,
+    add_export_flags,
+    add_rewriting_flags,
+    positive,
+)
 from beam_pipelines.options import FILES_OF_CHANGES  # noqa: E402
+from beam_pipelines.shard_formats.all_formats import EXPORTS  # noqa: E402
 from tpu_input.command_line import Parser  # noqa: E402
 from tpu_input.command_line.error_lines import one_line  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
@@ -107,10 +113,22 @@ def make_parser() -> Parser:
         command.set_defaults(run="rewrite", command=name)
         _add_rewriting_flags(name, command)
 
+    command = add_command(
+        commands, "export-dataset", *_EXPORT_EXAMPLES, everyday=("--format", "--output", "--split", "--shard_size")
+    )
+    command.set_defaults(run="export_dataset")
+    command.add_argument("dataset", metavar="DATASET", help=_HELP["dataset"])
+    group = _groups_of(command)
+    flag = group("export")
+    flag("--format", required=True, choices=tuple(EXPORTS), help=_HELP["format"])
+    flag("--split", default="", metavar="NAME", help=_HELP["split"])
+    add_export_flags(group)
+    _add_running_flags(group("execution"))
+
     command = add_command(commands, "diff", "flowers flowers_relabelled")
     command.set_defaults(run="diff")
-    command.add_argument("before", metavar="A", help="folder or URI of a dataset")
-    command.add_argument("after", metavar="B", help="folder or URI of another dataset")
+    command.add_argument("before", metavar="A", help="folder or URI of a dataset, or of an export")
+    command.add_argument("after", metavar="B", help="folder or URI of another dataset, or of an export")
 
     command = add_command(commands, "report", "digits")
     command.set_defaults(run="report")
@@ -175,7 +193,13 @@ def _add_rewriting_flags(name: str, command: Parser) -> None:
     _add_running_flags(group("execution"))
 
 
+_EXPORT_EXAMPLES = (
+    "flowers --format=parquet --output=flowers_parquet",
+    "gs://bucket/flowers --format=webdataset --output=gs://bucket/flowers_tars --split=train --shard_size=500MB",
+)
 _HELP = {
+    "format": "format of the shards: webdataset, tars for WebDataset; parquet, for Hugging Face's datasets",
+    "split": "split to export (default: all)",
     "dataset": "folder or URI of the dataset",
     "repair": "re-create damaged shards from the sources that the manifest names. A shard is replaced only if the new "
     "one has the SHA-256 of the manifest. lengths.parquet is written again from the index",

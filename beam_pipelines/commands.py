@@ -22,7 +22,7 @@ from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.repair import remove_leftovers, repair
 from beam_pipelines.report.page import write_pairs, write_report
 from beam_pipelines.report.summary import print_summary, summary
-from beam_pipelines.rewrite import rewriting
+from beam_pipelines.rewrite import exporting, rewriting
 from beam_pipelines.runners import phases
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.verify import Findings
@@ -43,6 +43,7 @@ def run(flags: argparse.Namespace) -> int:
         "convert": convert,
         "verify": verify,
         "rewrite": rewrite,
+        "export_dataset": export_dataset,
         "diff": diff,
         "report": report,
     }
@@ -107,6 +108,15 @@ def rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     return _run_conversion(flags, options, beam_flags)
 
 
+def export_dataset(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    changed = {name: value for name in _EXPORT_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    if "shard_bytes" in changed:
+        changed = {"num_shards": ()} | changed
+    options = exporting(flags.dataset, flags.output, flags.format, flags.split, **changed)
+    return _run_conversion(flags, options, beam_flags)
+
+
+_EXPORT_OPTIONS = ("shard_bytes", "num_shards", "overwrite")
 _CHANGED_OPTIONS = (
     "splits",
     "stratify",

@@ -101,18 +101,28 @@ def add_rewriting_flags(group: Callable[[str], AddFlag], command: str) -> None:
         seed=Flag(metavar="N", default="the dataset's", unset=True),
         dedup=Flag(default="exact", unset=True),
     )
+    _add_output_flags(group("dataset"), max_rejected=Flag(parse=percent, metavar="N%", default="1%"))
+    group("dataset")("--check", choices=get_args(Check), default="header", help=_HELP["check"])
+
+
+def add_export_flags(group: Callable[[str], AddFlag]) -> None:
+    """Adds the flags of an export that it shares with a dataset; those that are not given are None."""
+    _add_output_flags(group("export"))
+
+
+def _add_output_flags(flag: AddFlag, **more: Flag) -> None:
+    """Adds the flags about the output of a command that reads a dataset, and `more` of the options."""
     add_flags(
-        group("dataset"),
+        flag,
         ConvertOptions,
-        ("output", "overwrite", "shard_bytes", "num_shards", "max_rejected"),
+        ("output", "overwrite", "shard_bytes", "num_shards", *more),
         output=_OUTPUT,
         shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "the dataset's", unset=True),
         num_shards=Flag(
             parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="the dataset's", unset=True
         ),
-        max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
+        **more,
     )
-    group("dataset")("--check", choices=get_args(Check), default="header", help=_HELP["check"])
 
 
 _OUTPUT = Flag(metavar="FOLDER", required=True)

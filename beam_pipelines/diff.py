@@ -1,8 +1,12 @@
-"""Differences between two datasets, by the keys of their examples; only manifests and indexes are read."""
+"""Differences between two datasets, by the keys of their examples.
+
+Of a dataset, only manifest and indexes are read; of an export, all its records, whose images are hashed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,7 +15,10 @@ import pyarrow as pa
 
 from beam_pipelines.conversion.output_folder import complete_manifest, index_content
 from beam_pipelines.runners import phases
+from beam_pipelines.sources.exported_shards import READERS, examples_of
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.stored_images.check import Rejected
 
 _SHOWN = 10  # keys of each kind in the text
 _COLUMNS = ["key", "label", "sha256"]
@@ -85,14 +92,15 @@ def diff(before: str, after: str) -> Differences:
     """Returns the differences between two datasets.
 
     Args:
-      before: Folder or URI of the first dataset, A.
+      before: Folder or URI of the first dataset or export, A.
       after: Folder or URI of the second one, B.
 
     Raises:
-      ValueError: One of them is not a complete dataset, or an index cannot be read.
+      ValueError: One of them is not complete, or an index or a shard of an export cannot be read.
     """
-    a, b = _examples(before), _examples(after)
-    classes_a, classes_b = (complete_manifest(path).classes for path in (before, after))
+    manifests = [complete_manifest(path, allow_export=True) for path in (before, after)]
+    a, b = (_exported(manifest) if manifest.format in READERS else _examples(manifest) for manifest in manifests)
+    classes_a, classes_b = (manifest.classes for manifest in manifests)
     both = [key for key in a if key in b]
     return Differences(
         paths=(before, after),
@@ -109,9 +117,25 @@ def diff(before: str, after: str) -> Differences:
     )
 
 
-def _examples(dataset: str) -> dict[str, Example]:
+def _exported(manifest: Manifest) -> dict[str, Example]:
+    """Returns the examples of an export by key, in the order of keys, as their records have them."""
+    found, order = dict[str, Example](), {name: label for label, name in enumerate(manifest.classes)}
+    phases.begin("listing")
+    for shard, rows in examples_of(manifest):
+        for row, data in rows:
+            if isinstance(data, Rejected):
+                raise ValueError(f"{row.key!r} in {shard!r} of {manifest.path!r} cannot be read: {data.detail}")
+            if row.key in found:
+                raise ValueError(f"{row.key!r} is in {manifest.path!r} more than once; export the dataset again")
+            names = sorted(manifest.label_kind.names(row.label), key=lambda name: order.get(name, len(order)))
+            found[row.key] = Example(row.split, ", ".join(names), hashlib.sha256(data).hexdigest())
+            phases.advance("listing", 1)
+    return dict(sorted(found.items()))
+
+
+def _examples(manifest: Manifest) -> dict[str, Example]:
     """Returns the examples of a dataset by key, in the order of keys."""
-    manifest, found = complete_manifest(dataset), dict[str, Example]()
+    dataset, found = manifest.path, dict[str, Example]()
     phases.begin("listing")
     for name, split in manifest.splits.items():
         for shard in split.shards:

@@ -1,6 +1,6 @@
 """Datasets made of datasets: relabel, merge, filter, split and reshard, each a conversion of the examples of others.
 
-    datasets ──index──▶ rows, changed ──plan, write, commit──▶ another dataset
+    datasets ──index──▶ rows, changed ──plan, write, commit──▶ another dataset, or an export of one
 
 The bytes of the images stay as they are. Only the headers of JPEGs are read, and the images that the statistics of a
 split include are decoded. Like any conversion, it can be interrupted and resumed, and run by a Beam runner.
@@ -15,6 +15,8 @@ from typing import Any
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
+from beam_pipelines.shard_formats.all_formats import EXPORTS
+from beam_pipelines.shard_formats.shard_format import NAMES
 from beam_pipelines.sources.dataset_examples import class_set, labels_of, new_names
 from beam_pipelines.sources.existence import check_files_beside
 from beam_pipelines.sources.rows import fault_of_name, stands_for_none
@@ -91,6 +93,35 @@ def rewriting(
         num_shards=() if len(manifests) > 1 else _of_splits(usual, manifests[0]),
     )
     return dataclasses.replace(options, **changed)
+
+
+def exporting(dataset: str, output: str, shard_format: str, only_split: str = "", **changed: Any) -> ConvertOptions:
+    """Returns the options of the conversion that exports a dataset for another library. Pass them to convert().
+
+    Args:
+      dataset: Folder or URI of the dataset.
+      output: Folder or URI of the export.
+      shard_format: Name of one of EXPORTS.
+      only_split: Split to export; "" for all.
+      **changed: Fields of ConvertOptions that differ from the dataset's.
+
+    Raises:
+      ValueError: There is no dataset or split, the library of the format is missing, or a feature has a name that the
+        format needs.
+    """
+    if shard_format not in EXPORTS:
+        raise ValueError(f"format must be {', '.join(EXPORTS)}, got {shard_format!r}")
+    EXPORTS[shard_format].check()
+    source = Source(dataset, only_split=only_split)
+    manifest = complete_manifest(source.path)
+    if only_split:
+        manifest.split(only_split)
+    if taken := [name for name in manifest.features if name in NAMES]:
+        raise ValueError(
+            f"the feature {taken[0]!r} of {source.path!r} has the name of a part of exported records; convert its "
+            "inputs again with another name for it"
+        )
+    return rewriting([source], output, format=shard_format, **changed)
 
 
 def _kind(sources: Sequence[Source], manifests: list[Manifest]) -> LabelKind:

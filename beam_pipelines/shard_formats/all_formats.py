@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from beam_pipelines.shard_formats.parquet_format import Parquet
 from beam_pipelines.shard_formats.shard_format import ShardFormat
 from beam_pipelines.shard_formats.tfrecord_format import TFRecord
+from beam_pipelines.shard_formats.webdataset_format import WebDataset
 from tpu_input.dataset_format.manifest import parse_shard_name
 
 TFRECORD = TFRecord()
-EXPORTS: dict[str, ShardFormat] = {}
+EXPORTS: dict[str, ShardFormat] = {each.name: each for each in (WebDataset(), Parquet())}
 SHARD_FORMATS: dict[str, ShardFormat] = {TFRECORD.name: TFRECORD} | EXPORTS
 
 

@@ -16,6 +16,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import not_images
 from beam_pipelines.sources.dataset_examples import Dataset, check_changes
 from beam_pipelines.sources.existence import check_exists, check_files_beside
+from beam_pipelines.sources.exported_shards import Export, read_export
 from beam_pipelines.sources.image_files import Archive, Folder
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.labelled_files import LabelledFiles
@@ -27,7 +28,7 @@ from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.split_names import is_missing, split_named, split_of_path
 
 # Every kind of input: the first that says that a source is of its kind reads it.
-KINDS: tuple[InputKind, ...] = (List(), LabelledFiles(), Records(), Archive(), Dataset(), Folder())
+KINDS: tuple[InputKind, ...] = (List(), LabelledFiles(), Records(), Archive(), Dataset(), Export(), Folder())
 
 
 def kind_of(source: Source) -> InputKind:
@@ -41,10 +42,16 @@ def recognise(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     Raises:
       ValueError: A source can be read in two ways; the message has both.
     """
-    found = [recognised(source, options) for source in options.sources]
+    found = [_recognised(source, options) for source in options.sources]
     sources = tuple(source for source, _ in found)
     said = [line for _, line in found if line]
     return (dataclasses.replace(options, sources=sources) if said else options), said
+
+
+def _recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
+    recognised_source, line = recognised(source, options)
+    # An export for WebDataset has tars too, but says of itself what it is.
+    return (source, "") if line and read_export(source.path) else (recognised_source, line)
 
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:

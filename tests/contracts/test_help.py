@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from beam_pipelines.options import FORMATS
+from beam_pipelines.shard_formats.all_formats import EXPORTS
 from estimator_app.config import TRAINERS
 from estimator_app.model.tasks import TASKS
 from tpu_input.command_line import Parser
@@ -29,7 +30,7 @@ PYTHON = re.compile(
 # Words with underscores that are values of options, or other terms than the names of options.
 TERMS = {
     *("model_dir", "first_label", "small_photos", "imagenet_resnet50", "near_duplicates", "likely_wrong_labels"),
-    *(*FORMATS, *TRAINERS, *AUGMENTATIONS, "vit_s16", "vit_b16"),
+    *(*FORMATS, *EXPORTS, *TRAINERS, *AUGMENTATIONS, "vit_s16", "vit_b16"),
     *(metric for task in TASKS.values() for metric in task.watchable(10)),
 }
 # Options that mean another thing in another command: a dataset or a file of predictions.

@@ -122,6 +122,7 @@ COMMANDS = {
     "filter": ["{a}", "--without_keys={folder}/keys.txt", "--output={out}"],
     "split": ["{a}", "--splits=train=50%,validation=50%", "--output={out}"],
     "reshard": ["{a}", "--num_shards=train=2", "--output={out}"],
+    "export-dataset": ["{a}", "--format=parquet", "--output={out}"],
     "diff": ["{a}", "{a}"],
     "report": ["{a}"],
 }
@@ -141,7 +142,10 @@ def test_every_command_takes_a_kind_or_refuses_it_in_one_line(capsys, datasets, 
     values = {"a": datasets[kind], "out": tmp_path / "out", "folder": tmp_path, "kind": kind}
     is_taken = outcome(capsys, command, *(arg.format(**values) for arg in COMMANDS[command]))
     assert is_taken or (command, kind) == ("relabel", "none")
-    if is_taken and "--output={out}" in COMMANDS[command]:
+    if is_taken and command == "export-dataset":
+        same = "4 examples are the same in"
+        assert run(capsys, "diff", datasets[kind], tmp_path / "out")[1].startswith(same)
+    elif is_taken and "--output={out}" in COMMANDS[command]:
         after = examples(tmp_path / "out")
         expected = {"0.jpg": ("dog",)} if command == "relabel" else {}
         assert after == {key: (before | expected)[key.rpartition("/")[2]] for key in after}

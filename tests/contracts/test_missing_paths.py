@@ -38,6 +38,7 @@ MISSING = {
     ],
     "split": ["MISSING --folds=3 --output=out", "DATASET --folds=3 --near_duplicates=MISSING --output=out"],
     "reshard": ["MISSING --shard_size=1MB --output=out"],
+    "export-dataset": ["MISSING --format=parquet --output=out"],
     "diff": ["MISSING DATASET", "DATASET MISSING"],
     "report": [
         "MISSING",

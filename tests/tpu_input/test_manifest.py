@@ -203,6 +203,8 @@ def test_an_unknown_split_is_answered_with_those_there_are():
         ("a_B9-00041-of-00042.tfrecord", ("a_B9", 41, 42, "", "tfrecord")),
         ("train-123456-of-200000.tfrecord", ("train", 123456, 200000, "", "tfrecord")),
         ("train-00000-of-00042-3f9a2b1c.tfrecord", ("train", 0, 42, "3f9a2b1c", "tfrecord")),
+        ("train-00000-of-00042.tar", ("train", 0, 42, "", "webdataset")),
+        ("train-00000-of-00042-3f9a2b1c.parquet", ("train", 0, 42, "3f9a2b1c", "parquet")),
         ("train-00000-of-00042.zip", None),
         ("train-00000-of-00042-3f9a2b1.tfrecord", None),
         ("train-00000-of-00042-3F9A2B1C.tfrecord", None),

@@ -45,6 +45,7 @@ COMMANDS = {
     "filter": Command("beam_pipelines", "write a dataset without some of its examples"),
     "split": Command("beam_pipelines", "write a dataset with its examples in other splits"),
     "reshard": Command("beam_pipelines", "write a dataset in shards of another size"),
+    "export-dataset": Command("beam_pipelines", "write a dataset in a format of another library, every byte as it is"),
     "diff": Command("beam_pipelines", "compare two datasets by key: added, removed, relabeled, re-encoded examples"),
     "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
     "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),

@@ -43,6 +43,7 @@ class _Columns(NamedTuple):
       name: Column with the name of the class; "" if the label is it.
       key: Column with the name of the image's file; "" if the struct's path is it.
       split: Column with the name of the split; "" if there is none.
+      id: Column with the key; "" if it is made of the names of file and image.
     """
 
     image: str
@@ -52,11 +53,12 @@ class _Columns(NamedTuple):
     name: str
     key: str
     split: str
+    id: str
 
     @property
     def needed(self) -> list[str]:
         """Columns that are read, besides the features'."""
-        return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key, self.split))))
+        return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key, self.split, self.id))))
 
 
 def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
@@ -169,6 +171,7 @@ def _image_columns(schema: pa.Schema) -> list[str]:
 
 def _columns(path: str, schema: pa.Schema, of_format: RecordFormat, unlabelled: bool) -> _Columns:
     wanted = {"image": of_format.image, "label": of_format.label, "name": of_format.name, "key": of_format.key}
+    wanted["id"] = of_format.id
     for what, name in wanted.items():
         if name and schema.get_field_index(name) < 0:
             raise ValueError(
@@ -195,13 +198,15 @@ def _columns(path: str, schema: pa.Schema, of_format: RecordFormat, unlabelled: 
     texts = [field.name for field in schema if field.name != label and _is_text(_of_values(field.type))]
     split = split_column(texts)
     if unlabelled:
-        return _Columns(image, is_struct, "", (), "", of_format.key, split)
+        return _Columns(image, is_struct, "", (), "", of_format.key, split, of_format.id)
     class_type = _of_values(schema.field(of_format.name or label).type)
     if not (pa.types.is_integer(class_type) or _is_text(class_type)):
         raise ValueError(
             f"the column {of_format.name or label!r} of {path!r} has {class_type}; labels must be whole numbers or text"
         )
-    return _Columns(image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key, split)
+    return _Columns(
+        image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key, split, of_format.id
+    )
 
 
 def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
@@ -269,6 +274,10 @@ def _row(
     base = posixpath.basename(image_path) if isinstance(image_path, str) else ""
     split = values[columns.split] if columns.split else ""
     row = Row(f"{key}-{base}" if base else key, split=split or "", num_bytes=len(data or b""))
+    if columns.id:
+        if not isinstance(values[columns.id], str) or not values[columns.id]:
+            return row.reject("bad_record", f"it has no key in the column {columns.id!r}"), data or b""
+        row = row._replace(key=values[columns.id])
     row = with_features(row, values, options)
     if row.reason:
         return row, data or b""

@@ -130,6 +130,11 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
     if image.fault or image.num_bytes < 0:
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
     fields = _fields(members)
+    if of_format.id:
+        found_key = fields.get(of_format.id.removeprefix("json."))
+        if not isinstance(found_key, str) or not found_key:
+            return row.reject("bad_record", f"it has no key in {of_format.id}")
+        row = row._replace(key=found_key)
     split = fields.get(split_column(fields))
     if split is not None and not isinstance(split, str):
         return row.reject("bad_split", f"the split in its .json is {json.dumps(split)[:80]}; it must be text")

@@ -1,0 +1,104 @@
+"""Examples of an export as rows of a conversion, read as the library reads them for which it was made.
+
+    manifest.json ──▶ a part for each shard ──its records──▶ Row(key, where its image lies, class, split)
+
+Nothing but the names of shards and splits is taken from the manifest: the keys, labels and images are the records'.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+
+from beam_pipelines.options import ConvertOptions, RecordFormat, Source
+from beam_pipelines.shard_formats.all_formats import format_of
+from beam_pipelines.sources.dataset_examples import check_labels, read_dataset
+from beam_pipelines.sources.input_kinds import InputKind, Part
+from beam_pipelines.sources.read_ahead import Loaded, read_rows
+from beam_pipelines.sources.records import parquet_files, webdataset
+from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format.manifest import Manifest
+
+_Reader = Callable[[str, str, RecordFormat, ConvertOptions], Iterator[Row]]
+# How the records of each format are read: with the key and the names of the classes that are in them.
+READERS: dict[str, tuple[_Reader, RecordFormat]] = {
+    "webdataset": (webdataset.rows_of_file, RecordFormat(label="json.class", id="json.key")),
+    "parquet": (parquet_files.rows_of_file, RecordFormat(image="image", id="key")),
+}
+
+
+class Export(InputKind):
+    """An export, whose examples are the inputs."""
+
+    name = "an export"
+    has_splits = True
+
+    def is_kind(self, source: Source) -> bool:
+        return read_export(source.path) is not None
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        if manifest := read_export(source.path):
+            check_labels(manifest, options)
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        manifest = read_export(part.source.path)
+        if not manifest:
+            raise ValueError(f"{part.source.path!r} was replaced while it was listed; run the command again")
+        if part.shard:
+            yield from rows_of_shard(manifest, part.shard, options)
+        else:
+            yield from (Part(part.source, shard=name) for name in _splits(manifest))
+
+    def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
+        manifest = read_export(source.path)
+        if manifest and (left := sorted(manifest.features.keys() - dict(options.features).keys())):
+            yield f"{source.path}: the features {', '.join(map(repr, left))} are not stored without --feature"
+
+
+def read_export(path: str) -> Manifest | None:
+    """Returns the manifest of the export in a folder; None if there is none."""
+    manifest = read_dataset(path, allow_export=True)
+    return manifest if manifest and manifest.format in READERS else None
+
+
+def rows_of_shard(manifest: Manifest, name: str, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a row for each example of a shard.
+
+    Raises:
+      ValueError: It is damaged, or has not as many examples as the manifest says.
+    """
+    splits = _splits(manifest)
+    if name not in splits:
+        raise ValueError(f"{manifest.path!r} was replaced while it was listed; run the command again")
+    (split, num_examples), count = splits[name], 0
+    read, record_format = READERS[manifest.format]
+    for row in read(manifest.path, format_of(name).path(name), record_format, options):
+        count += 1
+        yield row._replace(split=split, number=0)
+    if count != num_examples:
+        raise ValueError(
+            f"{name!r} of {manifest.path!r} has {count:,} examples, but its manifest says {num_examples:,}; export the "
+            "dataset again into another output"
+        )
+
+
+def _splits(manifest: Manifest) -> dict[str, tuple[str, int]]:
+    """Returns (split, number of examples) by name of the shard."""
+    splits = manifest.splits.items()
+    return {shard.name: (name, shard.num_examples) for name, split in splits for shard in split.shards}
+
+
+def examples_of(manifest: Manifest) -> Iterator[tuple[str, Iterator[Loaded]]]:
+    """Yields (shard, its rows with the bytes of their images) of an export; a shard's rows are for before the next.
+
+    Raises:
+      ValueError: A shard is damaged.
+    """
+    features = tuple((name, str(text)) for name, text in manifest.options.get("features", {}).items())
+    for name in _splits(manifest):
+        # Some formats need a place to which images are copied.
+        with tempfile.TemporaryDirectory() as folder:
+            options = ConvertOptions(
+                (Source(manifest.path),), folder, label_type=manifest.label_kind.name, features=features
+            )
+            yield name, read_rows(rows_of_shard(manifest, name, options))

@@ -1,0 +1,287 @@
+"""Exports: what another reader of the format finds is the dataset, and a conversion of it gives the dataset back."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+import sys
+import tarfile
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import tpu_input
+from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
+from beam_pipelines.sources.exported_shards import READERS
+from support.folders import files
+from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.manifest import ENDINGS, Manifest
+from tpu_input.dataset_format.records import Record, decode, read_frames
+
+FEATURES = "--feature=age:float,box:int[2],caption:string"
+LABELS = {
+    "class": lambda name: name,
+    "classes": lambda name: {"1": "", "2": "0;2"}.get(name, name),
+    "none": lambda _: "",
+}
+
+
+@pytest.fixture(params=LABELS)
+def labels(request) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def dataset(few_digits, labels, capsys, tmp_path) -> Path:
+    """A dataset of some digits in two splits, with features and with labels of a kind; keys have dots and no ASCII."""
+    folder = tmp_path / "im\N{LATIN SMALL LETTER A WITH DIAERESIS}ges.of.digits"
+    shutil.copytree(few_digits, folder)
+    with open(tmp_path / "list.csv", "w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["image", "label", "split", "age", "box", "caption"])
+        for number, path in enumerate(sorted(folder.glob("*/*.jpg"))):
+            split = "test" if number % 4 == 0 else "train"
+            label = LABELS[labels](path.parent.name)
+            lines.writerow([path.relative_to(tmp_path), label, split, number / 10, f"{number} 7", f'"{number}" \u732b'])
+    more = [f"--label_type={labels}", FEATURES, "--shard_size=10KB"]
+    code, _, err = run(capsys, "convert", f"--input={tmp_path}/list.csv", f"--output={tmp_path}/dataset", *more)
+    assert code == 0, err
+    return tmp_path / "dataset"
+
+
+def manifest_of(path: Path) -> Manifest:
+    return Manifest.from_json((path / "manifest.json").read_text(), str(path), allow_export=True)
+
+
+def records(dataset: Path) -> Iterator[tuple[str, Record]]:
+    for split, content in manifest_of(dataset).splits.items():
+        for shard in content.shards:
+            with open(dataset / shard.name, "rb") as file:
+                yield from ((split, decode(payload)) for _, payload in read_frames(file))
+
+
+def export(capsys: pytest.CaptureFixture[str], dataset: Path, name: str, *flags: str, to: str = "export") -> Path:
+    output = dataset.parent / to
+    code, _, err = run(capsys, "export-dataset", dataset, f"--format={name}", f"--output={output}", *flags)
+    assert code == 0, err
+    return output
+
+
+def read_webdataset(path: Path, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields (split, parts of an example) in the order of the shards, as Python's tarfile reads them."""
+    for shard in json.loads((path / "index.json").read_text())["shardlist"]:
+        examples: dict[str, dict[str, bytes]] = {}
+        with tarfile.open(path / shard["url"]) as tar:
+            for member in tar:
+                name, _, ending = member.name.partition(".")
+                content = tar.extractfile(member)
+                assert content
+                assert (member.mode, member.mtime, member.uid) == (0o644, 0, 0)
+                examples.setdefault(name, {})[ending] = content.read()
+        assert len(examples) == shard["nsamples"]
+        assert (path / shard["url"]).stat().st_size == shard["filesize"]
+        for name, parts in examples.items():
+            fields = json.loads(parts["json"])
+            assert urllib.parse.unquote(name) == fields["key"]
+            assert parts.get("cls", b"").decode() == (
+                str(fields["label"]) if isinstance(fields.get("label"), int) else ""
+            )
+            yield shard["url"].partition("-")[0], {"image": parts["jpg"]} | fields
+
+
+def read_parquet(path: Path, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the same, as Arrow reads it, with the names of the classes that Hugging Face's metadata declare."""
+    for file in sorted(path.glob("*.parquet")):
+        table = pq.read_table(file)
+        features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+        assert set(features) == set(table.column_names)
+        for row in table.to_pylist():
+            row["image"] = row["image"]["bytes"]
+            for column in ("label", "labels"):
+                if column in row:
+                    names = features[column].get("feature", features[column])["names"]
+                    label = row[column] if column == "label" else tuple(row[column])
+                    row |= {
+                        "label": label,
+                        "class": manifest.label_kind.class_name(
+                            [names[each] for each in manifest.label_kind.indices(label)]
+                        ),
+                    }
+            yield file.name.partition("-")[0], row
+
+
+READ = {"webdataset": read_webdataset, "parquet": read_parquet}
+
+
+def test_every_format_is_in_every_registry_and_read_here():
+    assert list(SHARD_FORMATS) == list(ENDINGS) == ["tfrecord", *EXPORTS]
+    assert set(EXPORTS) == set(READERS) == set(READ)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_another_reader_finds_the_dataset_and_a_conversion_gives_it_back(capsys, dataset, labels, name):
+    output, manifest = export(capsys, dataset, name), manifest_of(dataset)
+    found = list(READ[name](output, manifest_of(output)))
+    expected = list(records(dataset))
+    assert len(found) == len(expected) > 20
+    for (split, parts), (split_there, record) in zip(found, expected, strict=True):
+        assert (split, parts["key"], parts["image"]) == (split_there, record.key, record.encoded)
+        assert parts["sha256"] == record.sha256 == hashlib.sha256(parts["image"]).hexdigest()
+        if labels != "none":
+            as_tuple = (lambda value: tuple(value)) if labels == "classes" else (lambda value: value)
+            assert (as_tuple(parts["label"]), as_tuple(parts["class"])) == (record.label, record.class_name)
+        assert {feature: parts[feature] for feature in ("box", "caption")} == {
+            "box": list(record.features["box"]),
+            "caption": record.features["caption"][0],
+        }
+        assert parts["age"] == record.features["age"][0]
+    code, out, _ = run(capsys, "diff", dataset, output)
+    assert (code, out) == (0, f"{len(expected)} examples are the same in {str(dataset)!r} and {str(output)!r}\n")
+    more = [f"--label_type={labels}", FEATURES, "--shard_size=10KB"]
+    code, _, err = run(capsys, "convert", f"--input={output}", f"--output={dataset.parent}/back", *more)
+    assert (code, err) == (0, "")
+    back = manifest_of(dataset.parent / "back")
+    assert (back.splits, back.classes) == (manifest.splits, manifest.classes)  # the same shards, byte for byte
+
+
+@pytest.fixture
+def digits_of_one_kind(few_digits, capsys, tmp_path) -> Path:
+    flags = ["--shard_size=10KB", "--seed=4"]
+    assert run(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/dataset", *flags)[0] == 0
+    return tmp_path / "dataset"
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_inputs_that_name_their_splits_come_back_with_their_fingerprint(capsys, few_digits, tmp_path, name):
+    for split, pattern in (("validation", "*/*[05].jpg"), ("train", "*/*.jpg")):
+        for path in list(few_digits.glob(pattern)):
+            target = tmp_path / "images" / split / path.parent.name
+            target.mkdir(parents=True, exist_ok=True)
+            path.rename(target / path.name)
+    flags = ["--shard_size=10KB", "--seed=4"]
+    assert run(capsys, "convert", f"--input={tmp_path}/images", f"--output={tmp_path}/dataset", *flags)[0] == 0
+    output = export(capsys, tmp_path / "dataset", name)
+    assert run(capsys, "convert", f"--input={output}", f"--output={tmp_path}/back", *flags)[0] == 0
+    assert manifest_of(tmp_path / "back").fingerprint == manifest_of(tmp_path / "dataset").fingerprint
+    assert set(manifest_of(tmp_path / "back").splits) == {"train", "validation"}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_splits_that_a_hash_has_chosen_come_back_as_the_same_shards(capsys, digits_of_one_kind, tmp_path, name):
+    output = export(capsys, digits_of_one_kind, name)
+    flags = ["--shard_size=10KB", "--seed=4"]
+    assert run(capsys, "convert", f"--input={output}", f"--output={tmp_path}/back", *flags)[0] == 0
+    assert manifest_of(tmp_path / "back").splits == manifest_of(digits_of_one_kind).splits
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_the_files_depend_neither_on_processes_nor_on_the_runner_nor_on_an_interruption(
+    capsys, monkeypatch, digits_of_one_kind, tmp_path, name
+):
+    first = files(export(capsys, digits_of_one_kind, name))
+    assert first == files(export(capsys, digits_of_one_kind, name, "--num_processes=3", to="again"))
+    assert first == files(export(capsys, digits_of_one_kind, name, "--runner=DirectRunner", to="beam"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    flags = ("export-dataset", digits_of_one_kind, f"--format={name}", f"--output={tmp_path}/resumed")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["beam_pipelines.convert"], "commit", interrupted)
+        run(capsys, *flags)
+    assert not (tmp_path / "resumed" / "manifest.json").exists()
+    code, out, _ = run(capsys, *flags)
+    num_shards = sum(len(split.shards) for split in manifest_of(digits_of_one_kind).splits.values())
+    assert code == 0
+    assert f"resumed: {num_shards} of {num_shards} shards were written by an earlier run" in out
+    assert first == files(tmp_path / "resumed")
+    assert "already complete, nothing to do" in run(capsys, *flags)[1]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_one_split_in_shards_of_another_size_replaces_an_export(capsys, digits_of_one_kind, name):
+    output = export(capsys, digits_of_one_kind, name)
+    said = refused(
+        capsys, "export-dataset", digits_of_one_kind, f"--format={name}", "--split=train", f"--output={output}"
+    )
+    assert "holds another dataset" in said
+    export(capsys, digits_of_one_kind, name, "--split=train", "--shard_size=1MB", "--overwrite")
+    assert {split for split, _ in READ[name](output, manifest_of(output))} == {"train"}
+    (shard,) = manifest_of(output).splits["train"].shards
+    kept = {path.name for path in output.iterdir()}
+    assert {path for path in kept if path.endswith(ENDINGS[name])} == {shard.name}
+    code, out, _ = run(capsys, "diff", digits_of_one_kind, output)
+    assert code == 0
+    assert [line.partition(":")[0] for line in out.splitlines()[1:]] == ["removed"]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_diff_finds_what_was_changed_in_an_export(capsys, digits_of_one_kind, name):
+    output = export(capsys, digits_of_one_kind, name)
+    path = output / manifest_of(output).splits["train"].shards[0].name
+    content, jpeg = path.read_bytes(), next(record for _, record in records(digits_of_one_kind)).encoded
+    assert content.count(jpeg) == 1
+    path.write_bytes(content.replace(jpeg, jpeg[:-3] + bytes([jpeg[-3] ^ 1]) + jpeg[-2:]))
+    code, out, _ = run(capsys, "diff", digits_of_one_kind, output, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert len(found["other_bytes"]) == 1
+    assert not found["added"] | found["removed"] | found["relabelled"] | found["moved"]
+    path.write_bytes(content[: len(content) // 2])
+    assert str(path.name) in refused(capsys, "diff", digits_of_one_kind, output)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_is_no_dataset_and_every_reader_of_datasets_says_so(capsys, digits_of_one_kind, tmp_path, name):
+    output = export(capsys, digits_of_one_kind, name)
+    commands = [
+        ("verify", output),
+        ("report", output),
+        ("reshard", output, "--shard_size=1MB", f"--output={tmp_path}/no"),
+        ("export-dataset", output, f"--format={name}", f"--output={tmp_path}/no"),
+    ]
+    for command in commands:
+        said = refused(capsys, *command)
+        assert f"is an export in the format {name}, not a dataset" in said
+        assert f"jpeg2tpu convert --input={output}" in said
+    with pytest.raises(ValueError, match=f"an export in the format {name}"):
+        tpu_input.read_manifest(str(output))
+
+
+def test_mistakes_are_answered_with_one_line(capsys, digits_of_one_kind, tmp_path):
+    given = ("export-dataset", digits_of_one_kind)
+    to = f"--output={tmp_path}/out"
+    assert "neither a local path nor a gs:// URI" in refused(capsys, *given, "--format=parquet", "--output=s3://b/x")
+    assert "has no split 'tset'" in refused(capsys, *given, "--format=parquet", "--split=tset", to)
+    assert "overlap" in refused(capsys, *given, "--format=parquet", f"--output={digits_of_one_kind}/x")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    assert "contains other files" in refused(capsys, *given, "--format=parquet", to)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine.txt"]
+
+
+def test_a_feature_with_the_name_of_a_part_is_refused(capsys, few_digits, tmp_path):
+    lines = ["image,label,height", *(f"{path},{path.parent.name},3" for path in few_digits.glob("*/*.jpg"))]
+    (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
+    given = (f"--input={tmp_path}/list.csv", f"--output={tmp_path}/d", "--feature=height:int")
+    assert run(capsys, "convert", *given)[0] == 0
+    said = refused(capsys, "export-dataset", tmp_path / "d", "--format=webdataset", f"--output={tmp_path}/out")
+    assert "the feature 'height'" in said
+
+
+def test_a_damaged_record_is_named_and_nothing_is_left_out(capsys, digits_of_one_kind, tmp_path):
+    shard = digits_of_one_kind / manifest_of(digits_of_one_kind).splits["train"].shards[0].name
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    given = ("export-dataset", digits_of_one_kind, "--format=webdataset", f"--output={tmp_path}/out")
+    said = refused(capsys, *given)
+    assert "1 of" in said
+    assert f"jpeg2tpu verify --repair {digits_of_one_kind}" in said
+    assert not (tmp_path / "out" / "manifest.json").exists()

@@ -1,0 +1,70 @@
+"""docs/exports.md: its commands one after another, and each row of its table, read by the library that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from beam_pipelines.shard_formats.all_formats import EXPORTS
+from support.app_fixtures import records_of
+from support.pages import ROOT, commands, run_ours
+from tpu_input.dataset_format.manifest import Manifest
+
+PAGE = (ROOT / "docs" / "exports.md").read_text()
+# For each format, the library of its block in the page, and what of an example in it is (key, label, image).
+LIBRARIES = {
+    "webdataset": (
+        "webdataset",
+        "[(json.loads(fields)['key'], int(label), image) for image, label, fields in examples]",
+    ),
+    "parquet": ("datasets", "[(row['key'], row['label'], row['image']['bytes']) for row in images]"),
+}
+SHOW = """
+import hashlib, json
+print(json.dumps([[key, label, hashlib.sha256(image).hexdigest()] for key, label, image in {examples}]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the page's commands were run."""
+    folder = tmp_path_factory.mktemp("exports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for words in commands("docs/exports.md"):
+            assert run_ours(words, {}) == 0
+    return folder
+
+
+def read(path: Path) -> Manifest:
+    return Manifest.from_json((path / "manifest.json").read_text(), str(path), allow_export=True)
+
+
+def test_the_table_has_every_format(folder):
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.M) == list(EXPORTS) == list(LIBRARIES)
+    for name in EXPORTS:
+        assert read(folder / f"digits_{name}").format == name
+
+
+def test_a_dataset_made_again_has_the_same_shards(folder):
+    assert read(folder / "dataset_again").splits == read(folder / "dataset").splits
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_its_own_library_reads_the_same_keys_labels_and_images(folder, name):
+    if not (environment := os.environ.get("VENV_PEERS")):
+        pytest.skip("VENV_PEERS does not name an environment with other libraries; run: make test-peers")
+    library, examples = LIBRARIES[name]
+    (block,) = re.findall(rf"```python\n(# needs {library}\n.*?)```", PAGE, re.DOTALL)
+    command = [str(Path(environment, "bin/python").absolute()), "-c", block + SHOW.format(examples=examples)]
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder, env=offline)
+    found = json.loads(done.stdout.splitlines()[-1])
+    expected = [[record.key, record.label, record.sha256] for record in records_of(read(folder / "dataset"), "train")]
+    assert found == expected
