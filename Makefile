@@ -21,7 +21,7 @@ SEED ?= 0
 PORT ?= 8000
 # How many hostile files `make fuzz` tries.
 CASES ?= 500
-# In how many moments `make kills` kills conversions, at each of three places.
+# In how many moments `make kills` kills conversions and exports, at each place.
 MOMENTS ?= 100
 # How many steps each run of `make soak` takes.
 STEPS ?= 20000
@@ -198,7 +198,8 @@ fuzz: $(VENV)/installed
 
 ## kills: conversions that are killed and completed
 # Conversions into local files, into a bucket and on Prism that are killed (SIGKILL), completed by the same command and
-# compared with undisturbed ones; a moment takes some 10 s on two cores. PLACES= names some of local, gs and prism.
+# compared with undisturbed ones, and exports of two formats; a moment takes some 10 s on two cores. PLACES= names some of
+# local, webdataset, mds, gs and prism.
 kills: $(VENV)/installed $(FAKE_GCS_SERVER) $(PRISM)
 	cd tests && PYTHONPATH=..:. PRISM=$(abspath $(PRISM)) FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) \
 		$(abspath $(VENV))/bin/python -W ignore -m kills --moments=$(MOMENTS) --seed=$(SEED) $(addprefix --place=,$(PLACES))
@@ -286,7 +287,8 @@ $(LIBTPU)/libtpu/__init__.py: | $(VENV_NEWEST)/installed
 ## test-peers: other libraries' readers on our datasets
 # Other people's readers, of the environment of the benchmarks. Not part of .ci/run: it is 0.95 GB to load.
 test-peers: $(VENV)/installed $(VENV_PEERS)/installed
-	VENV_PEERS=$(VENV_PEERS) $(VENV)/bin/python -m pytest -m peers $(call marked,peers)
+	VENV_PEERS=$(VENV_PEERS) VENV_PEERS_TORCH=$(wildcard $(VENV_PEERS_TORCH)) \
+		$(VENV)/bin/python -m pytest -m peers $(call marked,peers)
 
 ## test-torch: the PyTorch example and its guide, and the weights of timm
 # examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed; and published weights, which our

@@ -51,6 +51,7 @@ GCP = [*BEAM, "apache-beam[gcp]"]
 HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
 # TrainSource and EvalSource resize with it where it is installed, in a tenth of NumPy's time.
 OPENCV = ["opencv-python-headless>=4.8"]
+ARRAY_RECORD = ["array_record>=0.6; sys_platform == 'linux'"]  # export-dataset --format=array_record
 DEMO = ["scikit-learn>=1.3"]
 # TensorFlow Serving's own messages, to read our warm-up requests with; it follows TensorFlow's version.
 SERVING = ["tensorflow-serving-api>=2.15,<2.16; python_version<'3.12'"]
@@ -64,6 +65,7 @@ DEV = [
     # Where TensorFlow and NumPy are new enough to be beside JAX.
     *(f"{requirement}; python_version>='3.12'" for requirement in [*JAX, *JAX_EXAMPLE]),
     *OPENCV,
+    *ARRAY_RECORD,
     "grain>=0.2.10; sys_platform != 'win32'",
     "hypothesis>=6.100",  # the fuzzer's damaged files
     "mypy>=1.10",
@@ -164,6 +166,7 @@ setup(
         "preflight": PREFLIGHT,
         "heic": HEIC,
         "opencv": OPENCV,
+        "array_record": ARRAY_RECORD,
         "demo": DEMO,
         "dev": TRAIN + TPU + DEMO + DEV,
         "all": TRAIN + TPU + GCP + DEMO + DEV,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from beam_pipelines.pipeline_options import ConvertPipelineOptions
     from beam_pipelines.repair import repair
     from beam_pipelines.report.page import write_report
-    from beam_pipelines.rewrite import rewriting
+    from beam_pipelines.rewrite import exporting, rewriting
     from beam_pipelines.transforms import (
         InputFile,
         LabelledImage,
@@ -50,6 +50,7 @@ __all__ = [
     "WrittenDataset",
     "convert",
     "diff",
+    "exporting",
     "repair",
     "rewriting",
     "verify",
@@ -75,6 +76,7 @@ publish(
         "WrittenDataset": "beam_pipelines.transforms",
         "convert": "beam_pipelines.convert",
         "diff": "beam_pipelines.diff",
+        "exporting": "beam_pipelines.rewrite",
         "repair": "beam_pipelines.repair",
         "rewriting": "beam_pipelines.rewrite",
         "verify": "beam_pipelines.verify",

@@ -251,6 +251,7 @@ PUBLIC = {
         "diff",
         "repair",
         "rewriting",
+        "exporting",
         "verify",
         "write_report",
     ],

@@ -36,6 +36,7 @@ TESTS = {
     "docs/clusters.md": "beam_pipelines/test_job_server.py",
     "docs/conversion.md": "test_guides.py",
     "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
+    "docs/exports.md": "beam_pipelines/test_exports_docs.py",
     "docs/index.md": "test_tutorials.py",
     "docs/input-service.md": "tpu_input/test_service_processes.py",
     "docs/input.md": "tpu_input/test_input_docs.py",

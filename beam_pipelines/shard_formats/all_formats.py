@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from beam_pipelines.shard_formats.array_record_format import ArrayRecord
+from beam_pipelines.shard_formats.mds_format import MDS
 from beam_pipelines.shard_formats.parquet_format import Parquet
 from beam_pipelines.shard_formats.shard_format import ShardFormat
 from beam_pipelines.shard_formats.tfrecord_format import TFRecord
@@ -9,7 +11,7 @@ from beam_pipelines.shard_formats.webdataset_format import WebDataset
 from tpu_input.dataset_format.manifest import parse_shard_name
 
 TFRECORD = TFRecord()
-EXPORTS: dict[str, ShardFormat] = {each.name: each for each in (WebDataset(), Parquet())}
+EXPORTS: dict[str, ShardFormat] = {each.name: each for each in (WebDataset(), Parquet(), ArrayRecord(), MDS())}
 SHARD_FORMATS: dict[str, ShardFormat] = {TFRECORD.name: TFRECORD} | EXPORTS
 
 

@@ -35,11 +35,17 @@ class Schema(NamedTuple):
     label_kind: LabelKind
     features: dict[str, FeatureType]
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> Schema:
+        """Returns the schema of a dataset or an export."""
+        return cls(manifest.classes, manifest.first_label, manifest.label_kind, manifest.features)
+
     def values_of(self, record: Record) -> dict[str, Any]:
-        """Returns the further features of a record: a value of each, or a list where the type has a length."""
+        """Returns those of the features that a record has: a value of each, or a list where the type has a length."""
         return {
-            name: list(record.features[name]) if kind.length else record.features[name][0]
+            name: list(values) if kind.length else values[0]
             for name, kind in self.features.items()
+            if (values := record.features.get(name))
         }
 
 
@@ -87,7 +93,9 @@ class ShardFormat:
     def check(self) -> None:
         """Raises ValueError if the library is missing."""
         if self.library and importlib.util.find_spec(self.library) is None:
-            raise ValueError(f"--format={self.name} needs {self.library}; run: pip install 'jpeg2tpu[{self.library}]'")
+            raise ValueError(
+                f"--format={self.name} needs {self.library}; install it with: pip install 'jpeg2tpu[{self.library}]'"
+            )
 
     def encode(self, record: Record, schema: Schema) -> bytes:
         """Returns the bytes that a record has in a shard; equal records have equal bytes."""

@@ -15,7 +15,7 @@ from beam_pipelines.shard_formats.all_formats import format_of
 from beam_pipelines.sources.dataset_examples import check_labels, read_dataset
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.read_ahead import Loaded, read_rows
-from beam_pipelines.sources.records import parquet_files, webdataset
+from beam_pipelines.sources.records import array_record_files, mds_files, parquet_files, webdataset
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format.manifest import Manifest
 
@@ -24,6 +24,8 @@ _Reader = Callable[[str, str, RecordFormat, ConvertOptions], Iterator[Row]]
 READERS: dict[str, tuple[_Reader, RecordFormat]] = {
     "webdataset": (webdataset.rows_of_file, RecordFormat(label="json.class", id="json.key")),
     "parquet": (parquet_files.rows_of_file, RecordFormat(image="image", id="key")),
+    "array_record": (array_record_files.rows_of_file, RecordFormat()),
+    "mds": (mds_files.rows_of_file, RecordFormat(label="class", id="key")),
 }
 
 

@@ -23,6 +23,8 @@ LIBRARIES = {
         "[(json.loads(fields)['key'], int(label), image) for image, label, fields in examples]",
     ),
     "parquet": ("datasets", "[(row['key'], row['label'], row['image']['bytes']) for row in images]"),
+    "array_record": ("grain", "[(record.key, record.label, record.encoded) for record in examples]"),
+    "mds": ("streaming", "[(row['key'], int(row['label']), row['image']) for row in examples]"),
 }
 SHOW = """
 import hashlib, json
@@ -58,12 +60,13 @@ def test_a_dataset_made_again_has_the_same_shards(folder):
 @pytest.mark.peers
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_its_own_library_reads_the_same_keys_labels_and_images(folder, name):
-    if not (environment := os.environ.get("VENV_PEERS")):
-        pytest.skip("VENV_PEERS does not name an environment with other libraries; run: make test-peers")
     library, examples = LIBRARIES[name]
+    variable = {"streaming": "VENV_PEERS_TORCH"}.get(library, "VENV_PEERS")
+    if not (environment := os.environ.get(variable)):
+        pytest.skip(f"{variable} does not name an environment with {library}; run: make test-peers")
     (block,) = re.findall(rf"```python\n(# needs {library}\n.*?)```", PAGE, re.DOTALL)
     command = [str(Path(environment, "bin/python").absolute()), "-c", block + SHOW.format(examples=examples)]
-    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder, env=offline)
     found = json.loads(done.stdout.splitlines()[-1])
     expected = [[record.key, record.label, record.sha256] for record in records_of(read(folder / "dataset"), "train")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import csv
+import functools
 import io
 import json
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from beam_pipelines.options import Source
 from beam_pipelines.runners import phases
+from beam_pipelines.shard_formats.all_formats import EXPORTS
 from beam_pipelines.sources.input_kinds import InputKind
 from beam_pipelines.sources.listing import KINDS, kind_of
 from support.folders import files
@@ -112,12 +114,13 @@ def exported(work: Path, digits: Path, name: str) -> list[str]:
     return [f"{work}/export"]
 
 
-def exported_tars(work: Path, digits: Path) -> list[str]:
-    return exported(work, digits, "webdataset")
+def exporter(name: str) -> Callable[[Path, Path], list[str]]:
+    make = functools.partial(exported, name=name)
+    make.__name__ = f"exported_{name}"  # type: ignore[attr-defined]
+    return make
 
 
-def exported_parquet(work: Path, digits: Path) -> list[str]:
-    return exported(work, digits, "parquet")
+EXPORTED = tuple(map(exporter, EXPORTS))
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -134,7 +137,7 @@ INPUTS: dict[str, tuple[Callable[[Path, Path], list[str]], ...]] = {
     "images with a list of their labels": (labels,),
     "records": (parquet, tfrecords, webdataset),
     "a dataset": (dataset,),
-    "an export": (exported_tars, exported_parquet),
+    "an export": EXPORTED,
 }
 ALL = [(kind, make) for kind in KINDS for make in INPUTS[kind.name]]
 
@@ -199,7 +202,7 @@ def said(result: tuple[int | str | None, str, str]) -> list[str]:
 def test_a_split_before_an_input_is_that_of_all_its_images(capsys, digits, tmp_path, kind, make) -> None:
     path, *more = make(tmp_path, digits)
     more = [flag.replace("label_list=", "label_list=test=") for flag in more]
-    if make in (dataset, exported_tars, exported_parquet):  # its examples have splits already, which are others
+    if make in (dataset, *EXPORTED):  # its examples have splits already, which are others
         assert "contradicts the split" in refused(capsys, "convert", f"--input=test={path}", f"--output={tmp_path}/out")
         return
     converted(capsys, tmp_path, [f"test={path}", *more])

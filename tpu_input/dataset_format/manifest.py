@@ -29,7 +29,10 @@ _NUMBER = "([0-9]{5}|[1-9][0-9]{5,8})"  # as shard_name() writes it
 _EDITION = "(?:-([0-9a-f]{8}))?"
 # Format of the shards, as --format of export-dataset has it, with the ending of their names. Trainers read TFRecords;
 # the others are for other libraries.
-ENDINGS = {"tfrecord": "tfrecord", "webdataset": "tar", "parquet": "parquet"}
+ENDINGS = {
+    **{"tfrecord": "tfrecord", "webdataset": "tar", "parquet": "parquet"},
+    **{"array_record": "array_record", "mds": "mds"},
+}
 _SHARD_NAME = re.compile(rf"([A-Za-z0-9_]{{1,64}})-{_NUMBER}-of-{_NUMBER}{_EDITION}\.({'|'.join(ENDINGS.values())})")
 
 

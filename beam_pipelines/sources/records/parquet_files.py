@@ -105,15 +105,29 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
     Raises:
       ValueError: It is damaged or no Parquet, or lacks a column.
     """
-    path, rows = f"{folder}/{name}", list[Row]()
+    path = f"{folder}/{name}"
+    return copied_rows(path, options, lambda write: _rows(path, name, of_format, options, write))
+
+
+def copied_rows(
+    path: str, options: ConvertOptions, list_rows: Callable[[Callable[[bytes, int], Any]], Iterator[Row]]
+) -> Iterator[Row]:
+    """Yields the rows of a file whose images are copied, once, to a working file of the conversion.
+
+    Args:
+      path: The file.
+      options: Options of the conversion.
+      list_rows: Yields its rows without their URIs; calls its argument with each image, as limited() does.
+    """
+    rows = list[Row]()
     copy = unpacked(
         path,
         options.output,
-        lambda copy: rows.extend(_rows(path, name, of_format, options, limited(path, options.output, copy.write))),
+        lambda copy: rows.extend(list_rows(limited(path, options.output, copy.write))),
     )
     _, version = storage.look(storage.slice_uri(copy, 0, 0))
     begin = 0
-    for row in rows or _rows(path, name, of_format, options):
+    for row in rows or list_rows(lambda image, least: None):
         yield row._replace(uri=storage.slice_uri(copy, begin, row.num_bytes), version=version)
         begin += row.num_bytes
 

@@ -1,0 +1,184 @@
+"""MDS, which MosaicML's streaming reads: SPLIT/index.json, and shards that name their columns.
+
+number of samples | offset of each and of the end, uint32 | columns, as JSON | samples
+sample: sizes of the values without a fixed size, uint32 | values, in the order of the names of the columns
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+from beam_pipelines.shard_formats.shard_format import Columns, Schema, ShardFile, ShardFormat, Writer
+from tpu_input.dataset_format.manifest import FeatureType, Manifest, parse_shard_name
+from tpu_input.dataset_format.records import Record
+
+_INDEX = "index.json"
+_PIECE_BYTES = 1 << 20
+_MOST_BYTES = 1 << 32  # of a shard, as offsets are 32 bits
+_SIZES = {"int": 8, "float32": 4}  # of encodings with a fixed size
+_PACKED = {"int": "<q", "float32": "<f"}
+_OF_FEATURES = {"float": "float32", "int": "int", "string": "str"}
+
+
+def _encodings(schema: Schema) -> dict[str, str]:
+    """Returns the encoding of each column, in the order of their names."""
+    kind = schema.label_kind
+    encodings = {"image": "bytes", "key": "str", "sha256": "str"}
+    if kind.needs_classes:
+        encodings |= {"labels" if kind.is_list else "label": "json" if kind.is_list else "int"}
+        encodings |= {"class": "json" if kind.is_list else "str"}
+    encodings |= {name: _of_feature(of) for name, of in schema.features.items()}
+    return dict(sorted(encodings.items()))
+
+
+def _of_feature(of: FeatureType) -> str:
+    return "json" if of.length else _OF_FEATURES[of.kind]
+
+
+def _config(encodings: dict[str, str]) -> dict[str, Any]:
+    """Returns what MDSWriter.get_config() of streaming does."""
+    columns = {
+        "column_encodings": list(encodings.values()),
+        "column_names": list(encodings),
+        "column_sizes": [_SIZES.get(encoding) for encoding in encodings.values()],
+    }
+    return columns | {"compression": None, "format": "mds", "hashes": [], "size_limit": None, "version": 2}
+
+
+class _Samples(Writer):
+    """Keeps samples in a temporary file, as their offsets come before them."""
+
+    def __init__(self, file: ShardFile, schema: Schema) -> None:
+        super().__init__(file, schema)
+        self._samples: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._sizes = list[int]()
+
+    def add(self, data: memoryview, columns: Columns, crc32c: int) -> None:
+        self._samples.write(data)
+        self._sizes += columns[4]  # lengths, of IndexRow
+
+    def close(self) -> None:
+        config = json.dumps(_config(_encodings(self.schema)), sort_keys=True).encode()
+        first = 4 * (len(self._sizes) + 2) + len(config)
+        offsets = list(itertools.accumulate(self._sizes, initial=first))
+        if offsets[-1] >= _MOST_BYTES:
+            raise ValueError(
+                f"a shard of MDS must be smaller than 4 GiB, not {offsets[-1]:,} bytes; use --shard_size=1GB"
+            )
+        self.file.write(struct.pack(f"<{len(offsets) + 1}I", len(self._sizes), *offsets) + config)
+        with self._samples:
+            self._samples.seek(0)
+            while piece := self._samples.read(_PIECE_BYTES):
+                self.file.write(piece)
+
+
+class MDS(ShardFormat):
+    """MDS for MosaicML's streaming."""
+
+    name = "mds"
+    writer = _Samples
+
+    def encode(self, record: Record, schema: Schema) -> bytes:
+        values: dict[str, Any] = {"image": record.encoded, "key": record.key, "sha256": record.sha256}
+        values |= dict.fromkeys(("label", "labels"), record.label) | {"class": record.class_name}
+        values |= schema.values_of(record)
+        parts = [_packed(values[name], encoding) for name, encoding in _encodings(schema).items()]
+        sizes = [len(part) for part, of in zip(parts, _encodings(schema).values(), strict=True) if of not in _SIZES]
+        return struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(parts)
+
+    def path(self, shard: str) -> str:
+        parts = parse_shard_name(shard)
+        return f"{parts.split}/{shard}" if parts else shard
+
+    def side_names(self, splits: set[str]) -> set[str]:
+        return {f"{split}/{_INDEX}" for split in splits}
+
+    def side_files(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
+        config = _config(_encodings(Schema.of(manifest)))
+        for name, split in manifest.splits.items():
+            shards = [
+                config
+                | {"raw_data": {"basename": shard.name, "bytes": shard.num_bytes, "hashes": {}}}
+                | {"samples": shard.num_examples, "zip_data": None}
+                for shard in split.shards
+            ]
+            yield f"{name}/{_INDEX}", json.dumps({"shards": shards, "version": 2}, sort_keys=True) + "\n"
+
+
+def _packed(value: Any, encoding: str) -> bytes:
+    if encoding in _PACKED:
+        return struct.pack(_PACKED[encoding], value)
+    if encoding == "json":
+        return json.dumps(value).encode()
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+class Sample(NamedTuple):
+    """A sample that was read.
+
+    Attributes:
+      begin: Where its image begins in the file.
+      num_bytes: Size of the image.
+      values: All other values by name.
+    """
+
+    begin: int
+    num_bytes: int
+    values: dict[str, Any]
+
+
+def read_samples(file: IO[bytes], num_bytes: int) -> Iterator[Sample]:
+    """Yields the samples of a shard that this module has written; `num_bytes` is the size of the file.
+
+    Raises:
+      ValueError: It is damaged.
+    """
+    (count,) = struct.unpack("<I", _read(file, 4))
+    if 4 * (count + 2) > num_bytes:
+        raise ValueError(f"it has {num_bytes:,} bytes, too few for {count:,} samples")
+    offsets = struct.unpack(f"<{count + 1}I", _read(file, 4 * (count + 1)))
+    if any(end < begin for begin, end in itertools.pairwise((4 * (count + 2), *offsets))) or offsets[-1] != num_bytes:
+        raise ValueError("the offsets of its samples are not those of its size")
+    config = json.loads(_read(file, offsets[0] - 4 * (count + 2)))
+    try:
+        encodings = dict(zip(config["column_names"], config["column_encodings"], strict=True))
+    except (TypeError, LookupError) as error:
+        raise ValueError(f"it does not name its columns: {error!r}") from error
+    if unknown := set(map(str, encodings.values())) - {"bytes", "str", "json", *_SIZES}:
+        raise ValueError(f"it has a column of {min(unknown)}, which this package does not write")
+    for begin, end in itertools.pairwise(offsets):
+        yield _sample(_read(file, end - begin), begin, encodings)
+
+
+def _read(file: IO[bytes], num_bytes: int) -> bytes:
+    if len(data := file.read(num_bytes)) != num_bytes:
+        raise ValueError("it is not complete")
+    return data
+
+
+def _sample(data: bytes, begin: int, encodings: dict[str, str]) -> Sample:
+    num_sizes = sum(encoding not in _SIZES for encoding in encodings.values())
+    at = 4 * num_sizes
+    if len(data) < at:
+        raise ValueError(f"the sample at byte {begin:,} is damaged")
+    sizes = iter(struct.unpack(f"<{num_sizes}I", data[:at]))
+    values, image = dict[str, Any](), (0, 0)
+    for name, encoding in encodings.items():
+        size = _SIZES.get(encoding) or next(sizes)
+        value, at = data[at : at + size], at + size
+        if len(value) != size:
+            break
+        if encoding == "bytes":
+            image = begin + at - size, size
+        elif encoding in _PACKED:
+            (values[name],) = struct.unpack(_PACKED[encoding], value)
+        else:
+            values[name] = json.loads(value) if encoding == "json" else value.decode()
+    if at != len(data):
+        raise ValueError(f"the sample at byte {begin:,} is damaged")
+    return Sample(*image, values)
