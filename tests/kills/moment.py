@@ -13,8 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from beam_pipelines.verify import verify
-from kills.places import SHARD_SIZE, Files, Place
+from kills.places import Files, Place
 
 ROOT = Path(__file__).parents[2]
 Started = tuple[subprocess.Popen[bytes], Path, Path]  # process, what it says, the file that counts its operations
@@ -121,7 +120,7 @@ class Conversions:
             outcome.differing += sum(len(data) for path, data in left.items() if path.startswith(".jpeg2tpu/"))
         outcome.differing += _differing({path: left[path] for path in left if not path.startswith(".jpeg2tpu/")}, new)
         try:
-            outcome.findings += verify(output).problems
+            outcome.findings += self._place.findings(output)
         except ValueError as error:  # there is no dataset
             outcome.problems.append(str(error))
         place.remove(output)
@@ -134,7 +133,7 @@ class Conversions:
         """
         manifest, findings = self._place.files(output).get("manifest.json"), list[str]()
         while manifest is not None:
-            findings = verify(output).problems
+            findings = self._place.findings(output)
             verified, manifest = manifest, self._place.files(output).get("manifest.json")
             if manifest == verified:
                 break
@@ -166,9 +165,7 @@ class Conversions:
             places = "\n".join((place.images, output))
             killing = {"VICTIM": victim, "AT": str(at), "COUNTER": str(counter), "PLACES": places}
             environment |= {f"KILL_{name}": value for name, value in killing.items()}
-        flags = ["--overwrite", "--seed=5"] if overwrite else []
-        args = [f"--input={place.images}", f"--output={output}", f"--shard_size={SHARD_SIZE}", *flags, *place.flags]
-        command = [sys.executable, "-W", "ignore", *place.command, *args]
+        command = [sys.executable, "-W", "ignore", *place.command, *place.arguments(output, overwrite)]
         with log.open("w") as file:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True

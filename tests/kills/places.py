@@ -10,7 +10,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from beam_pipelines import storage
+from beam_pipelines import ConvertOptions, Source, convert, storage
+from beam_pipelines.conversion_flags import num_bytes
+from beam_pipelines.diff import diff
+from beam_pipelines.shard_formats.all_formats import EXPORTS
+from beam_pipelines.verify import verify
 from benchmarks.corpus import make_corpus
 from support.cloud import Cloud, running_cloud
 
@@ -69,6 +73,15 @@ class Place(abc.ABC):
                 found[path] = storage.read_bytes(f"{output}/{path}")
         return found
 
+    def arguments(self, output: str, overwrite: bool) -> list[str]:
+        """Returns what follows `command`; with `overwrite`, for a dataset that differs from the one without."""
+        changed = ["--overwrite", "--seed=5"] if overwrite else []
+        return [f"--input={self.images}", f"--output={output}", f"--shard_size={SHARD_SIZE}", *changed, *self.flags]
+
+    def findings(self, output: str) -> list[str]:
+        """Returns what is wrong with a dataset that stands; raises ValueError if none does."""
+        return verify(output).problems
+
     @abc.abstractmethod
     def put(self, output: str, files: Files) -> None:
         """Writes files of a dataset to a new output."""
@@ -86,6 +99,28 @@ class Local(Place):
 
     def remove(self, output: str) -> None:
         shutil.rmtree(output, ignore_errors=True)
+
+
+class Exports(Local):
+    """Exports of a local dataset, into local files."""
+
+    command = ("-m", "beam_pipelines", "export-dataset")
+
+    def __init__(self, folder: Path, shard_format: str) -> None:
+        super().__init__(folder)
+        self._dataset, self._format = str(folder / "dataset"), shard_format
+        convert(ConvertOptions((Source(str(folder / "images")),), self._dataset, shard_bytes=num_bytes(SHARD_SIZE)))
+
+    @property
+    def images(self) -> str:
+        return self._dataset
+
+    def arguments(self, output: str, overwrite: bool) -> list[str]:
+        changed = ["--overwrite", "--shard_size=20KB"] if overwrite else []
+        return [self._dataset, f"--format={self._format}", f"--output={output}", *changed, *self.flags]
+
+    def findings(self, output: str) -> list[str]:
+        return list(diff(self._dataset, output).lines())[1:]
 
 
 class Prism(Local):
@@ -126,7 +161,8 @@ class Bucket(Place):
         storage.delete([f"{output}/{path}" for path, _ in storage.list_files(output)])
 
 
-NEEDS = {"local": "", "gs": "FAKE_GCS_SERVER", "prism": "PRISM"}  # the variable that names the program
+# The variable that names the program.
+NEEDS = {"local": "", "webdataset": "", "mds": "", "gs": "FAKE_GCS_SERVER", "prism": "PRISM"}
 
 
 @contextlib.contextmanager
@@ -136,5 +172,7 @@ def place(name: str, folder: Path) -> Iterator[Place]:
         with running_cloud(os.environ["FAKE_GCS_SERVER"], folder) as cloud:
             os.environ.update(cloud.environment)
             yield Bucket(folder, cloud)
+    elif name in EXPORTS:
+        yield Exports(folder, name)
     else:
         yield {"local": Local, "prism": Prism}[name](folder)
