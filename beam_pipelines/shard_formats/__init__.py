@@ -1,1 +1,1 @@
-"""Formats of shards: TFRecords, of which a dataset consists, and those in which it is exported for other libraries."""
+"""Formats of shards: the TFRecords of a dataset, and the formats that other libraries read."""

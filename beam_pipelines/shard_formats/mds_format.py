@@ -143,7 +143,7 @@ def read_samples(file: IO[bytes], num_bytes: int) -> Iterator[Sample]:
         raise ValueError(f"it has {num_bytes:,} bytes, too few for {count:,} samples")
     offsets = struct.unpack(f"<{count + 1}I", _read(file, 4 * (count + 1)))
     if any(end < begin for begin, end in itertools.pairwise((4 * (count + 2), *offsets))) or offsets[-1] != num_bytes:
-        raise ValueError("the offsets of its samples are not those of its size")
+        raise ValueError("the offsets of its samples contradict its size")
     config = json.loads(_read(file, offsets[0] - 4 * (count + 2)))
     try:
         encodings = dict(zip(config["column_names"], config["column_encodings"], strict=True))

@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
+from beam_pipelines.shard_formats.dataset_card import CARD, CROISSANT, card, croissant
 from beam_pipelines.shard_formats.shard_format import Columns, Schema, ShardFile, ShardFormat, Writer
-from tpu_input.dataset_format.manifest import ENDINGS, FeatureType, Manifest, Split, parse_shard_name
+from tpu_input.dataset_format.manifest import FeatureType, Manifest
 from tpu_input.dataset_format.records import Record
 
-_CARD = "README.md"
 _GROUP_ROWS = 100  # of a row group: datasets.config.PARQUET_ROW_GROUP_SIZE_FOR_IMAGE_DATASETS
 _TYPES = {"float": "float32", "int": "int64", "string": "string"}
 
@@ -62,29 +62,36 @@ class Parquet(ShardFormat):
         return record.encoded
 
     def side_names(self, splits: set[str]) -> set[str]:
-        return {_CARD}
+        return {CARD, CROISSANT}
 
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
-        yield _CARD, _card(manifest)
+        yield CARD, card(manifest)
+        yield CROISSANT, croissant(manifest, _features(Schema.of(manifest)))
+
+
+def _features(schema: Schema) -> dict[str, Any]:
+    """Returns Hugging Face's features, in the order of the columns."""
+    kind = schema.label_kind
+    features: dict[str, Any] = {"image": {"_type": "Image"}, "key": _value("string")}
+    if kind.needs_classes:
+        label = {"names": list(schema.classes), "_type": "ClassLabel"}
+        features |= {"labels": {"feature": label, "_type": "Sequence"}} if kind.is_list else {"label": label}
+    features |= {"sha256": _value("string"), "height": _value("int32"), "width": _value("int32")}
+    return features | {name: _feature(of) for name, of in schema.features.items()}
 
 
 def _arrow_schema(schema: Schema) -> Any:
     """Returns Arrow's schema, with Hugging Face's features in its metadata."""
     import pyarrow as pa
 
-    kind = schema.label_kind
-    fields = [("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("key", pa.string())]
-    features: dict[str, Any] = {"image": {"_type": "Image"}, "key": _value("string")}
-    if kind.needs_classes:
-        name, label = "labels" if kind.is_list else "label", {"names": list(schema.classes), "_type": "ClassLabel"}
-        fields.append((name, pa.list_(pa.int64()) if kind.is_list else pa.int64()))
-        features[name] = {"feature": label, "_type": "Sequence"} if kind.is_list else label
-    fields += [("sha256", pa.string()), ("height", pa.int32()), ("width", pa.int32())]
-    features |= {"sha256": _value("string"), "height": _value("int32"), "width": _value("int32")}
-    for name, of in schema.features.items():
-        value = getattr(pa, _TYPES[of.kind])()
-        fields.append((name, pa.list_(value) if of.length else value))
-        features[name] = _feature(of)
+    features, fields = _features(schema), list[Any]()
+    for name, feature in features.items():
+        value = feature.get("feature", feature)
+        if value["_type"] == "Image":
+            kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        else:
+            kind = getattr(pa, value.get("dtype", "int64"))()  # a ClassLabel has no dtype
+        fields.append((name, pa.list_(kind) if "feature" in feature else kind))
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
 
 
@@ -121,30 +128,3 @@ def _table(data: memoryview, columns: Columns, schema: Schema, arrow: Any) -> An
         values[field.name] if field.name == "image" else pa.array(values[field.name], field.type) for field in arrow
     ]
     return pa.Table.from_arrays(arrays, schema=arrow)
-
-
-def _card(manifest: Manifest) -> str:
-    """Returns the dataset card: which files each split has, for datasets; and numbers, for people."""
-    configured = "".join(f"  - split: {name}\n    path: {files(split)}\n" for name, split in manifest.splits.items())
-    rows = "".join(
-        f"| {name} | {split.num_examples:,} | {len(split.shards):,} | {split.num_bytes:,} |\n"
-        for name, split in manifest.splits.items()
-    )
-    kind = manifest.label_kind
-    task = "task_categories:\n- image-classification\n" if kind.needs_classes else ""
-    classes = f"{len(manifest.classes):,} classes" if kind.needs_classes else "No classes"
-    return (
-        f"---\n{task}configs:\n- config_name: default\n  data_files:\n{configured}---\n\n"
-        f"# {manifest.sources[0]['path'].rpartition('/')[2]}\n\n{classes}; the images have {kind.phrase}.\n\n"
-        f"| split | examples | files | bytes |\n|---|---|---|---|\n{rows}\n"
-        "`image` has the bytes of the file as they are, `key` is unique, and `sha256` is the SHA-256 of the bytes.\n\n"
-        f"Exported by {manifest.written_by}.\n"
-    )
-
-
-def files(split: Split) -> str:
-    """Returns a pattern of the names of a split's files, and of no others, also while they replace earlier ones."""
-    parts = parse_shard_name(split.shards[0].name)
-    assert parts  # as every manifest has such names
-    edition = f"-{parts.edition}" if parts.edition else ""
-    return f"{parts.split}-*-of-{parts.num_shards:05d}{edition}.{ENDINGS['parquet']}"

@@ -41,7 +41,7 @@ class Schema(NamedTuple):
         return cls(manifest.classes, manifest.first_label, manifest.label_kind, manifest.features)
 
     def values_of(self, record: Record) -> dict[str, Any]:
-        """Returns those of the features that a record has: a value of each, or a list where the type has a length."""
+        """Returns the features that a record has: a value of each, or a list where the type has a length."""
         return {
             name: list(values) if kind.length else values[0]
             for name, kind in self.features.items()

@@ -1,4 +1,4 @@
-"""TFRecords, of which the shards of a dataset consist; index, lengths.parquet and rejected.jsonl are the dataset's."""
+"""TFRecords, the shards of a dataset, which has an index, lengths.parquet and rejected.jsonl besides."""
 
 from __future__ import annotations
 

@@ -57,6 +57,14 @@ def test_a_dataset_made_again_has_the_same_shards(folder):
     assert read(folder / "dataset_again").splits == read(folder / "dataset").splits
 
 
+def printed(environment: str, code: str, folder: Path) -> list[str]:
+    """Returns the lines that Python code prints in another environment, where nothing is loaded from a hub."""
+    command = [str(Path(environment, "bin/python").absolute()), "-c", code]
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder, env=offline)
+    return done.stdout.splitlines()
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_its_own_library_reads_the_same_keys_labels_and_images(folder, name):
@@ -65,9 +73,29 @@ def test_its_own_library_reads_the_same_keys_labels_and_images(folder, name):
     if not (environment := os.environ.get(variable)):
         pytest.skip(f"{variable} does not name an environment with {library}; run: make test-peers")
     (block,) = re.findall(rf"```python\n(# needs {library}\n.*?)```", PAGE, re.DOTALL)
-    command = [str(Path(environment, "bin/python").absolute()), "-c", block + SHOW.format(examples=examples)]
-    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder, env=offline)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(printed(environment, block + SHOW.format(examples=examples), folder)[-1])
     expected = [[record.key, record.label, record.sha256] for record in records_of(read(folder / "dataset"), "train")]
     assert found == expected
+
+
+VALIDATE = """
+import json
+import mlcroissant
+
+dataset = mlcroissant.Dataset(jsonld="digits_parquet/croissant.json")
+assert not dataset.metadata.ctx.issues.errors
+fields = ("key", "label", "sha256")
+rows = [{name.rpartition("/")[2]: value for name, value in row.items()} for row in dataset.records("train")]
+assert {row["image"].size for row in rows} == {(32, 32)}
+text = lambda value: value.decode() if isinstance(value, bytes) else value
+print(json.dumps([[text(row["key"]), int(row["label"]), text(row["sha256"])] for row in rows]))
+"""
+
+
+@pytest.mark.peers
+def test_mlcroissant_validates_the_metadata_of_parquet_and_reads_by_it(folder):
+    if not (environment := os.environ.get("VENV_PEERS")):
+        pytest.skip("VENV_PEERS does not name an environment with mlcroissant; run: make test-peers")
+    found = json.loads(printed(environment, VALIDATE, folder)[-1])
+    expected = [[record.key, record.label, record.sha256] for record in records_of(read(folder / "dataset"), "train")]
+    assert sorted(found) == sorted(expected)

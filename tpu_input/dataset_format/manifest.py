@@ -307,7 +307,7 @@ class Manifest:
     def from_json(cls, text: str | bytes, path: str, allow_export: bool = False) -> Manifest:
         """Returns the manifest in `text`, the content of manifest.json of the dataset at `path`.
 
-        With `allow_export`, it may be of an export, whose shards are no TFRecords.
+        With `allow_export`, it may be of an export, whose shards have another format.
 
         A dataset may come from an untrusted source. It is checked that shards have names made by shard_name(), so that
         they are in the dataset's own folder, and that all numbers are in range and add up.
