@@ -32,7 +32,7 @@ from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
+from beam_pipelines.options import OF_URLS, WORK_NAME, ConvertOptions, ImageOptions, Source, UrlOptions, complete
 from beam_pipelines.runners.executors import Executor, is_much_work, local_executor, threads_or_inline
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
@@ -284,6 +284,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
             labels=tuple(fields.pop("labels")),
             features=tuple(fields.pop("features").items()),
             images=ImageOptions(**fields.pop("images")),
+            urls=UrlOptions(**{name: fields.pop(name) for name in OF_URLS}),
             **fields,
         )
     except ValueError as error:

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.conversion.receipts import Rejection
-from beam_pipelines.images.rejection_reasons import REASONS, Reason
+from beam_pipelines.images.rejection_reasons import Reason, explain
 from beam_pipelines.report.thumbnails import Thumbnail, of_sources
 from tpu_input.dataset_format.records import Manifest
 
 MAX_SHOWN = 6  # inputs per reason
-_UNKNOWN = Reason("This version of jpeg2tpu does not know this reason.", "See the details.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,7 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
         Rejections(
             code=code,
             count=count,
-            reason=REASONS.get(code, _UNKNOWN),
+            reason=explain(code),
             examples=list(zip(shown[code], of_sources(_pictured(shown[code], sources)), strict=True)),
         )
         for code, count in ordered
