@@ -224,6 +224,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
 
     Attributes:
       most_together: Largest number of requests that were answered at the same time, of all hosts ("") and of each.
+      num_answered: Number of requests so far.
       gate: What answers to /held/ wait for.
     """
 
@@ -235,6 +236,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
         _bomb()  # before anyone waits for it
         self.is_closed = threading.Event()
         self.most_together, self._num_now = collections.Counter[str](), collections.Counter[str]()
+        self.num_answered = 0
         self.gate = threading.Event()
         self._asked = collections.Counter[str]()
         self._lock = threading.Lock()
@@ -260,6 +262,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
         name = host.partition(":")[0]
         with self._lock:
             self._asked[path] += 1
+            self.num_answered += 1
             self._num_now.update(["", name])
             self.most_together |= self._num_now
         try:
