@@ -482,7 +482,7 @@ class ConvertOptions:
 
 # Options that shaping() leaves out where they have their defaults.
 _LATER_IMAGES = ("check", "lossless", "metadata")
-# Those of UrlOptions on which it depends what is stored; likewise.
+# Options of UrlOptions that decide what is stored; left out in the same way.
 OF_URLS = ("url_image_bytes", "url_max_bytes", "allow_private_addresses", "ignore_robots")
 _LATER = ("label_type", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
 

@@ -41,7 +41,7 @@ _MOST_REDIRECTS = 5
 _PIECE_BYTES = 1 << 16
 _KEPT_HOSTS = 16  # hosts whose connections are kept open
 _TICK = 0.1  # seconds between two looks of the watchdog
-# Those of img2dataset 1.45: --disallowed_header_directives
+# As img2dataset 1.47 has them in --disallowed_header_directives.
 _DISALLOWED = {"noai", "noimageai", "noindex", "noimageindex"}
 _TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
 _REDIRECTS = {301, 302, 303, 307, 308}
@@ -108,7 +108,7 @@ class Downloader:
         """Returns the bytes behind a URL.
 
         Raises:
-          Rejected: There is no image to be had.
+          Rejected: The URL gives no image.
           TryAgain: There may be later.
         """
         trial = self._tries.begin(self._options.url_timeout)
@@ -152,7 +152,7 @@ class Downloader:
             except ValueError:
                 target = ""
             if not is_url(target):
-                raise Rejected("bad_url", "a redirect to what is no http:// or https:// URL")
+                raise Rejected("bad_url", "a redirect to something other than http:// and https://")
             url = target
         raise Rejected("too_many_redirects", f"more than {_MOST_REDIRECTS} redirects")
 
@@ -324,7 +324,7 @@ class _Try:
 class _Watchdog:
     """Shuts the sockets of all tries that are over.
 
-    The timeout of a socket begins anew with each packet, so that alone it ends no slow answer.
+    The timeout of a socket starts again with each packet, so a slow answer would never reach it.
     """
 
     def __init__(self) -> None:
@@ -381,7 +381,7 @@ class _Checked:
     def _new_conn(self) -> socket.socket:
         trial = self.watchdog.current()
         start = time.monotonic()
-        # A name with an empty or too long label is no UnicodeError for the caller, but a host without an address.
+        # A name with a label that is empty or too long is a UnicodeError, for _failure() a host without an address.
         found = socket.getaddrinfo(self._dns_host.strip("[]"), self.port, type=socket.SOCK_STREAM)
         if trial:
             trial.postpone(time.monotonic() - start)

@@ -1,15 +1,15 @@
 """Reading of images behind URLs: many at the same time, but few of each host, with retries.
 
     URL ──submit──▶ waits for its host ──a thread downloads──▶ Future of bytes or Rejected
-                          ▲────────── waits, and once more ──────────┘
+                          ▲────────── waits for a retry ──────────┘
 
-How a conversion has images of a size that nobody knows before, from servers that fail now and then, and is still the
-same byte for byte after any number of kills:
+The sizes of these images are not known in advance, and servers fail now and then. A conversion still gives the same
+dataset, byte for byte, after any number of kills:
 
 - Sizes. Shards are cut when all inputs are listed, by url_image_bytes for each URL. With num_shards, shards have
   equally many inputs, and no size matters.
 - Place. URLs are read where files are: by the process that makes the records of a unit of a shard, ahead of it. The
-  order of the examples, the units and their checks are those of files.
+  order of the examples, the units and the checks are the same as for files.
 - Resumption. A shard with a receipt is never read again; all others are. So what a server answers is decided once for
   each shard, and a server that answers the same gives the same dataset.
 - Failures. What fails after all retries is a rejected input, as a damaged file is: timeout, unreachable, http_503. A
@@ -18,8 +18,8 @@ same byte for byte after any number of kills:
   is resumed later. Shards that are complete by then stay as they are.
 - Memory. What is read ahead waits in temporary files if it is not small.
 
-The limits are those of a machine's command: each of its processes has its share. On an engine, they are of a worker
-process.
+The limits apply to a command on one machine: each of its processes has its share. On an engine, they apply to each
+worker process.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Body(NamedTuple):
 
 
 class _Task:
-    """A URL that is to be read."""
+    """A URL in the queue."""
 
     def __init__(self, number: int, url: str, spool: Spool) -> None:
         self.number, self.url, self.host, self.spool = number, url, domain(url), spool
@@ -193,7 +193,7 @@ class UrlReader:
         return body
 
     def _delay(self, task: _Task, after: float | None) -> bool:
-        """Puts a URL back to be read once more; returns False if its server wants it later than anyone can wait."""
+        """Puts a URL back for a retry; returns False if its server asks for a longer wait than _MOST_WAIT."""
         seconds = _FIRST_WAIT * 2 ** (task.num_tries - 1) if after is None else after
         if seconds > _MOST_WAIT:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipelines import storage
@@ -26,6 +29,7 @@ from beam_pipelines.verify import verify
 from support.lying_server import FAULTS, LIES, LyingServer, jpeg, urls
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.records import decode, read_frames
 from tpu_input.stored_images.check import Rejected
 
 LOCAL = UrlOptions(url_timeout=1.0, url_max_bytes=1_000_000, allow_private_addresses=True, url_retries=0)
@@ -366,3 +370,44 @@ def test_an_endless_answer_of_headers_is_no_endless_wait():
     assert outcome(f"http://127.0.0.1:{listener.getsockname()[1]}/") == "bad_response"
     assert http.client._MAXLINE == 65536  # type: ignore[attr-defined]
     listener.close()
+
+
+def recipes() -> list[str]:
+    """Returns the two recipes of the guide's section about URLs."""
+    page = (Path(__file__).parents[2] / "docs" / "conversion.md").read_text()
+    section = page[page.index("### Lists of URLs") : page.index("### How folders are read")]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+def test_the_recipe_for_laion(capsys, tmp_path, server, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    captions = ['of "two" cats, asleep', "a\nline", "ä"]
+    named = {"URL": [f"{server.url}/ok/{number}.jpg" for number in range(3)], "TEXT": captions, "hash": [1, 2, 3]}
+    pq.write_table(pa.table(named), "laion.parquet")
+    exec(recipes()[0], {})
+    flags = ("--label_type=none", "--feature=caption:string", "--output=laion", "--splits=train=100%", *FLAGS)
+    code, _, err = run(capsys, "convert", "--input=laion.csv", *flags)
+    assert code == 0, err
+    manifest = read_manifest("laion")
+    assert manifest
+    stored = set[Any]()
+    for shard in manifest.splits["train"].shards:
+        with open(f"laion/{shard.name}", "rb") as file:
+            stored |= {decode(payload).features["caption"] for _, payload in read_frames(file)}
+    assert stored == {(caption,) for caption in captions}
+
+
+def test_the_recipe_for_inaturalist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = {
+        "images": [{"id": 7, "file_name": "train_mini/0001_a_b/x.jpg"}, {"id": 8, "file_name": "train_mini/2/y.jpg"}],
+        "annotations": [{"id": 1, "image_id": 8, "category_id": 0}, {"id": 2, "image_id": 7, "category_id": 1}],
+        "categories": [{"id": 0, "name": "Parus major"}, {"id": 1, "name": "Rosa canina"}],
+    }
+    Path("train_mini.json").write_text(json.dumps(found))
+    exec(recipes()[1], {})
+    assert Path("train_mini.csv").read_text().splitlines() == [
+        "image,label",
+        "train_mini/0001_a_b/x.jpg,Rosa canina",
+        "train_mini/2/y.jpg,Parus major",
+    ]

@@ -85,7 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return
 
     def send_ok(self, name: str) -> None:
-        self.send(200, jpeg(name))
+        self.send(200, self.server.image(name))
 
     def send_secret(self, name: str) -> None:
         is_asked = "Signature=s3cr3t" in self.path or self.headers.get("Authorization", "").startswith("Basic")
@@ -223,6 +223,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
     """The server; use it in a with-block.
 
     Attributes:
+      image: Function from NAME to the image at /ok/NAME.jpg.
       most_together: Largest number of requests that were answered at the same time, of all hosts ("") and of each.
       num_answered: Number of requests so far.
       gate: What answers to /held/ wait for.
@@ -231,8 +232,9 @@ class LyingServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int = 0, host: str = "127.0.0.1", image: Callable[[str], bytes] = jpeg) -> None:
         super().__init__((host, port), Handler)
+        self.image = image
         _bomb()  # before anyone waits for it
         self.is_closed = threading.Event()
         self.most_together, self._num_now = collections.Counter[str](), collections.Counter[str]()
