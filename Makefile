@@ -200,10 +200,12 @@ fuzz: $(VENV)/installed
 
 ## kills: conversions that are killed and completed
 # Conversions into local files, into a bucket and on Prism that are killed (SIGKILL), completed by the same command and
-# compared with undisturbed ones; a moment takes some 10 s on two cores. PLACES= names some of local, gs and prism.
+# compared with undisturbed ones; a moment takes some 10 s on two cores. PLACES= names some of local, gs and prism. Then a
+# conversion of 3,000 URLs; python -m kills.urls has more.
 kills: $(VENV)/installed $(FAKE_GCS_SERVER) $(PRISM)
 	cd tests && PYTHONPATH=..:. PRISM=$(abspath $(PRISM)) FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) \
 		$(abspath $(VENV))/bin/python -W ignore -m kills --moments=$(MOMENTS) --seed=$(SEED) $(addprefix --place=,$(PLACES))
+	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m kills.urls --count=3000 --kills=5 --seed=$(SEED)
 
 ## soak: a training run that is killed every random minute
 # A run that is killed every random minute, whose disk fills up twice and whose bucket is away for a minute, against one

@@ -311,6 +311,19 @@ def test_no_secret_of_a_url_is_stored_or_printed(capsys, tmp_path, server):
     assert rejected(tmp_path / "out").keys() == {f"http://127.0.0.1:{port}/404/{n}.jpg" for n in range(2)}
 
 
+def test_a_damaged_shard_is_repaired_from_its_urls_also_with_queries(capsys, tmp_path, server):
+    lines = [f"{server.url}/secret/{number}.jpg?Signature=s3cr3t&v={number},{number % 2}" for number in range(20)]
+    write_list(tmp_path / "in" / "list.csv", lines)
+    convert(capsys, tmp_path)
+    (shard,) = (tmp_path / "out").glob("train-*.tfrecord")
+    right = shard.read_bytes()
+    shard.write_bytes(right[:-9])
+    code, out, err = run(capsys, "repair", f"{tmp_path}/out")
+    assert code == 0, err
+    assert shard.read_bytes() == right
+    assert "s3cr3t" not in out + err
+
+
 @pytest.mark.parametrize("header", ["image,label,note", "other,label"])
 def test_no_secret_is_in_a_message_about_a_list(header, capsys, tmp_path):
     (tmp_path / "list.csv").write_text(f"https://a.com/1.jpg?Signature=s3cr3t,{header}\n")
