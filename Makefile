@@ -10,9 +10,11 @@ VENV_GCP ?= .venv-gcp
 VENV_PREFLIGHT ?= .venv-preflight
 VENV_BEAM_2_54 ?= .venv-beam-2.54
 VENV_PEERS_TORCH ?= .venv-peers-torch
+# Beside them, img2dataset, of whose dependencies some are older: python -m benchmarks.urls.
+VENV_PEERS_URLS ?= .venv-peers-urls
 VENV_DOCS ?= .venv-docs
 VENV_TORCH ?= .venv-torch
-export VENV_PEERS VENV_PEERS_TORCH
+export VENV_PEERS VENV_PEERS_TORCH VENV_PEERS_URLS
 # Hundreds of processes of the tests would each compile this package again, and pytest its 250 files.
 unexport PYTHONDONTWRITEBYTECODE
 DEMO ?= demo
@@ -199,10 +201,11 @@ fuzz: $(VENV)/installed
 ## kills: conversions that are killed and completed
 # Conversions into local files, into a bucket and on Prism that are killed (SIGKILL), completed by the same command and
 # compared with undisturbed ones, and exports of two formats; a moment takes some 10 s on two cores. PLACES= names some of
-# local, webdataset, mds, gs and prism.
+# local, webdataset, mds, gs and prism. Then a conversion of 3,000 URLs; python -m kills.urls has more.
 kills: $(VENV)/installed $(FAKE_GCS_SERVER) $(PRISM)
 	cd tests && PYTHONPATH=..:. PRISM=$(abspath $(PRISM)) FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) \
 		$(abspath $(VENV))/bin/python -W ignore -m kills --moments=$(MOMENTS) --seed=$(SEED) $(addprefix --place=,$(PLACES))
+	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m kills.urls --count=3000 --kills=5 --seed=$(SEED)
 
 ## soak: a training run that is killed every random minute
 # A run that is killed every random minute, whose disk fills up twice and whose bucket is away for a minute, against one
@@ -329,6 +332,7 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).training
 	$(BENCHMARK).fine_tuning
 	$(BENCHMARK).recipes
+	PYTHONPATH=tests $(BENCHMARK).urls
 	$(BENCHMARK).plots
 	$(BENCHMARK).tables
 
@@ -350,6 +354,9 @@ $(VENV_DOCS)/installed: constraints/docs.txt $$(call renew,$(VENV_DOCS),$$(PYTHO
 $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/installed
 	@.ci/environment $(VENV_PEERS_TORCH) $(VENV)/bin/python '3 GB' --requirement $<
 
+$(VENV_PEERS_URLS)/installed: benchmarks/requirements-peers-urls.txt $(VENV)/installed
+	@.ci/environment $(VENV_PEERS_URLS) $(VENV)/bin/python '0.3 GB' --requirement $<
+
 ## release-check: build the release and try it on every Python
 # Builds the sdist and the wheel, runs the tests of the sdist, and the demo from the wheel in an empty environment of each
 # Python from 3.11 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
@@ -358,5 +365,5 @@ release-check: $(VENV)/installed
 
 ## clean: delete everything that make has made
 clean:
-	rm -rf $(VENV) $(VENV_DEMO) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
+	rm -rf $(VENV) $(VENV_DEMO) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_PEERS_URLS) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
 		$(VENV_DOCS) $(VENV_TORCH) $(DEMO) .servers site benchmarks/results build dist release *.egg-info

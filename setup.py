@@ -21,6 +21,7 @@ BASE = [
     "pyarrow>=14",
     "simplejpeg>=1.8",  # libjpeg-turbo whose warnings are errors, where Pillow hides them
     "tqdm>=4.60",
+    "urllib3>=2.2",  # images behind URLs; the first with read1()
     "zstandard>=0.18",  # .tar.zst
 ]
 # What submits a conversion to an engine (--runner), and runs our transforms in a pipeline of the user's. Beam without

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import get_args
 
-from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
+from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source, UrlOptions
 from beam_pipelines.sources.lists import read_class_names
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag
@@ -55,6 +55,7 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
         splits_required=bool(flags.splits),
         label_type=label_type,
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
+        urls=UrlOptions(**{name: getattr(flags, name) for name in _URL_FLAGS}),
         **{name: getattr(flags, name) for name in (*as_given, *of_splits)},
     )
 
@@ -178,8 +179,17 @@ def _input_flags(group: Callable[[str], AddFlag]) -> None:
         flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
     further = Flag("feature", features, "NAME:TYPE,…", _HELP["feature"], "none")
     add_flags(flag, ConvertOptions, ("features",), features=further)
+    add_flags(
+        group("lists of URLs"),
+        UrlOptions,
+        _URL_FLAGS,
+        url_timeout=Flag(metavar="SECONDS"),
+        url_image_bytes=Flag("url_image_size", num_bytes, "SIZE", default="100KB"),
+        url_max_bytes=Flag("url_max_size", num_bytes, "SIZE", default="20MB"),
+    )
 
 
+_URL_FLAGS = [field.name for field in dataclasses.fields(UrlOptions)]
 _COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
 
 

@@ -251,6 +251,42 @@ FILES_OF_CHANGES = tuple(_FILES_WITH_CHANGES)
 
 
 @dataclasses.dataclass(frozen=True)
+class UrlOptions:
+    """How the images are read that lists name by http:// and https:// URLs.
+
+    Attributes:
+      url_concurrency: URLs that are read at the same time, by all processes of this machine.
+      url_host_concurrency: URLs of one host that are read at the same time. Each process reads at least one.
+      url_timeout: Seconds that a URL may take, from the connection to the last byte.
+      url_retries: Further tries of a URL after a timeout, a lost connection, or an answer such as 503.
+      url_image_bytes: Estimated size of an image behind a URL, by which inputs are divided among shards.
+      url_max_bytes: Maximum size of the file behind a URL.
+      allow_private_addresses: Read URLs of this machine and of private networks, too.
+      ignore_robots: Store images also where the site refuses it by X-Robots-Tag: noai, noimageai, noindex or
+        noimageindex.
+    """
+
+    url_concurrency: int = 64
+    url_host_concurrency: int = 16
+    url_timeout: float = 10.0
+    url_retries: int = 2
+    url_image_bytes: int = 100_000
+    url_max_bytes: int = 20_000_000
+    allow_private_addresses: bool = False
+    ignore_robots: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("url_concurrency", "url_host_concurrency", "url_image_bytes", "url_max_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name.replace('bytes', 'size')} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.url_timeout <= 3600:
+            raise ValueError(f"url_timeout must be above 0 and at most 3,600 seconds, got {self.url_timeout:g}")
+        if not 0 <= self.url_retries <= 100:
+            raise ValueError(f"url_retries must be 0 to 100, got {self.url_retries}")
+
+
+@dataclasses.dataclass(frozen=True)
 class ConvertOptions:
     """Options of one conversion.
 
@@ -295,6 +331,7 @@ class ConvertOptions:
       format: Format of the shards, one of ENDINGS: tfrecord for a dataset; the others are exports of one.
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
+      urls: How images are read by HTTP.
     """
 
     sources: tuple[Source, ...]
@@ -321,6 +358,7 @@ class ConvertOptions:
     parent: str = ""
     format: str = "tfrecord"
     images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
+    urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -434,9 +472,13 @@ class ConvertOptions:
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"], fields["ignore"] = list(self.labels), list(self.ignore)
         fields["features"] = dict(sorted(self.features))
+        fields |= {name: value for name, value in fields.pop("urls").items() if name in OF_URLS}
         # So that fingerprints are the same as in versions without these options:
         for name in _LATER:
             if fields[name] in (getattr(ConvertOptions, name), {}, []):
+                del fields[name]
+        for name in OF_URLS:
+            if fields[name] == getattr(UrlOptions, name):
                 del fields[name]
         for name in _LATER_IMAGES:
             if fields["images"][name] == getattr(ImageOptions, name):
@@ -446,6 +488,8 @@ class ConvertOptions:
 
 # Options that shaping() leaves out where they have their defaults.
 _LATER_IMAGES = ("check", "lossless", "metadata")
+# Options of UrlOptions that decide what is stored; left out in the same way.
+OF_URLS = ("url_image_bytes", "url_max_bytes", "allow_private_addresses", "ignore_robots")
 _LATER = ("label_type", "format", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
 
 
@@ -455,4 +499,5 @@ def complete(shaping: dict[str, Any]) -> dict[str, Any]:
     if isinstance(images, dict):
         images = {name: getattr(ImageOptions, name) for name in _LATER_IMAGES} | images
     later = {name: getattr(ConvertOptions, name) for name in _LATER} | {"features": {}, "ignore": []}
+    later |= {name: getattr(UrlOptions, name) for name in OF_URLS}
     return later | shaping | {"images": images}

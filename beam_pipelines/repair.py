@@ -32,11 +32,12 @@ from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
+from beam_pipelines.options import OF_URLS, WORK_NAME, ConvertOptions, ImageOptions, Source, UrlOptions, complete
 from beam_pipelines.runners.executors import Executor, is_much_work, local_executor, threads_or_inline
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, find_each, locate
+from beam_pipelines.sources.url_names import is_url, origin
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import from_fields
@@ -284,6 +285,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
             labels=tuple(fields.pop("labels")),
             features=tuple(fields.pop("features").items()),
             images=ImageOptions(**fields.pop("images")),
+            urls=UrlOptions(**{name: fields.pop(name) for name in OF_URLS}),
             **fields,
         )
     except ValueError as error:
@@ -343,7 +345,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
             f"the index of {shard.name} names the input {strange[0]!r}, which is not in the sources of the dataset; "
             + _restore(shard)
         )
-    by_key = {row.key: row for row in find_each(rows)}
+    by_key = {row.key: row for row in find_each(_with_whole_urls(rows, options))}
     found = [by_key[row.key] for row in rows]
     missing = [f"{row.uri!r} ({row.detail})" for row in found if row.reason]
     if missing and not from_index:  # perhaps members of an archive in the folder
@@ -394,9 +396,23 @@ def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
     strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
     for source in options.sources if strange else ():
         if source.is_list:  # which may name any file
-            listed = {row.uri for row in rows_of_list(source, options)}
+            listed = {origin(row.uri) for row in rows_of_list(source, options)}
             strange = [uri for uri in strange if uri not in listed]
     return strange
+
+
+def _with_whole_urls(rows: list[Row], options: ConvertOptions) -> list[Row]:
+    """Returns rows with the URLs as lists have them: the index has neither their queries nor their user info."""
+    if not any(is_url(row.uri) for row in rows):
+        return rows
+    whole = dict[str, str]()
+    for source in options.sources:
+        prefix = f"{source.split}/" if source.split and len(options.sources) > 1 else ""
+        whole |= {f"{prefix}{row.key}": row.uri for row in rows_of_list(source, options)} if source.is_list else {}
+    num_bytes = options.urls.url_image_bytes
+    return [
+        row._replace(uri=whole.get(row.key, row.uri), num_bytes=num_bytes) if is_url(row.uri) else row for row in rows
+    ]
 
 
 def _difference(manifest: Manifest, shard: Shard, new_index: str) -> str:

@@ -195,6 +195,8 @@ WITH_THREADS_OF_THEIR_OWN = {
     "beam_pipelines.runners.worker_output",
     "beam_pipelines.sources.read_ahead",
     "beam_pipelines.sources.unpacking",
+    "beam_pipelines.sources.url_download",
+    "beam_pipelines.sources.url_reading",
     "beam_pipelines.storage",
     "beam_pipelines.storage.gcs",
     "beam_pipelines.storage.gcs_lock",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import kills.moment
+import kills.urls
 from kills import places
 from kills.moment import VICTIMS, Conversions, Moment, Outcome
 
@@ -65,3 +66,10 @@ def test_a_command_that_waits_for_an_engine_endlessly_is_ended_and_run_again(tmp
     assert codes == [2, 0]
     assert (outcome.hung, outcome.differing, outcome.findings) == (may_hang, 0, [])
     assert bool(outcome.problems) is not may_hang
+
+
+@pytest.mark.long
+def test_urls_that_are_read_by_a_conversion_which_is_killed_twice_are_all_accounted_for(tmp_path: Path):
+    written, problems = kills.urls.run(tmp_path, count=300, kills=2)
+    assert problems == []
+    assert {"manifest.json", "rejected.jsonl"} < written.keys()

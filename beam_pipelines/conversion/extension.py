@@ -4,7 +4,8 @@
     manifest.json ──▶ manifest-N.json, the old version; and the shards of both ──▶ manifest.json
 
 A file has changed if it has another size. One of the same size that was written after its image was stored is read, and
-its image is compared with the stored one. Members of archives and records are compared by their sizes alone.
+its image is compared with the stored one. Members of archives and records are compared by their sizes alone, and URLs,
+which are not read again, not at all.
 
 With --prune, images that are not among the inputs any more, or whose files have changed, are left out first: the shards
 that have any are written again without them, which is a version of its own between the old and the new one.
@@ -41,6 +42,7 @@ from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.naming import in_class_order
 from beam_pipelines.sources.read_ahead import map_images
 from beam_pipelines.sources.rows import Row, locate
+from beam_pipelines.sources.url_names import is_url
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.index import IndexRow, as_labels, index_path, read_columns, read_index, write_index
@@ -229,7 +231,8 @@ def seen_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Seen]
     for row in rows:
         known = parent.images.get(row.key)
         if known and not row.reason:
-            same_file = known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
+            same_size = known.num_bytes in (None, row.num_bytes) or is_url(row.uri)
+            same_file = same_size and not _has_other_content(row, known, options)
             same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known)
             same_features = row.features == known.features
             now = Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options), same_features)
@@ -255,7 +258,7 @@ def merge_seen(values: Iterable[Seen]) -> Seen:
 def _has_other_content(row: Row, known: _Known, options: ConvertOptions) -> bool:
     """Returns whether a file was written after its image was stored, and would be stored as other bytes now."""
     row, parent = locate(row, options), _read_parent(options.output, options.parent)
-    if storage.byte_range(row.uri):
+    if is_url(row.uri) or storage.byte_range(row.uri):
         return False
     if storage.written_at(row.uri, row.version, or_copied=True) < parent.written_at(known.shard):
         return False

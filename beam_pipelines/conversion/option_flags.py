@@ -12,7 +12,7 @@ from typing import Any
 
 from tpu_input.dataset_format import json_fields
 
-_NAMES = {"shard_bytes": "shard_size"}
+_NAMES = {"shard_bytes": "shard_size", "url_image_bytes": "url_image_size", "url_max_bytes": "url_max_size"}
 
 
 def flags_of(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -32,7 +32,7 @@ def flags_of(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
             shown = ", ".join(map(repr, value[:3])) + ", …" * (len(value) > 3)
             yield f"--{name}", f"a list of {len(value)} ({shown})" if value else "not given"
         else:
-            yield f"--{_NAMES.get(name, name)}", _size(value) if name == "shard_bytes" else f"{value}"
+            yield f"--{_NAMES.get(name, name)}", _size(value) if name in _NAMES else f"{value}"
 
 
 def command_flags(shaping: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,8 @@ from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
-from beam_pipelines.runners.executors import Executor, Processes, local_executor
+from beam_pipelines.runners.executors import MANY_IN_FLIGHT, Executor, Processes, local_executor
+from beam_pipelines.sources.url_names import is_url
 
 # An image takes an owner a tenth of the time that it takes a worker. For two thirds of it, in SHA-256 and system calls,
 # other threads of the owner run (benchmarks.shard_owner).
@@ -43,9 +44,12 @@ def write_on_this_machine(
     Raises:
       OSError: A worker process or an owner was killed.
     """
-    num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much else 1
+    of_urls = any(is_url(row.uri) for row in folder.read_rows(shards[0]))
+    # The workers of one owner share the limits of URLs.
+    num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much and not of_urls else 1
     if num_owners < 2:
-        with local_executor(num_workers, is_much, UnitWriter.__module__) as executor:
+        more = {"units_each": MANY_IN_FLIGHT} if of_urls else {}
+        with local_executor(num_workers, is_much, UnitWriter.__module__, **more) as executor:
             write_shards(shards, folder, options, executor)
         return
     owner = Owner(folder, options, -(-num_workers // num_owners))

@@ -82,7 +82,7 @@ def write_shard(
     receipt = Receipt(name)
     with contextlib.ExitStack() as stack:
         files: _Files | None = None
-        writer = UnitWriter(options, classes, num_images)
+        writer = UnitWriter(options, classes, num_images, executor.num_processes)
         written_units = executor.map_units(writer, units, lambda unit: unit.num_bytes)
         for written in stack.enter_context(contextlib.closing(written_units)):
             if written.receipt.num_examples:

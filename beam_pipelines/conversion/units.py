@@ -24,6 +24,8 @@ from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
 from beam_pipelines.shard_formats.shard_format import Schema
 from beam_pipelines.sources.read_ahead import Loaded, Reader, checked
 from beam_pipelines.sources.rows import Row, features_of
+from beam_pipelines.sources.url_names import origin
+from beam_pipelines.sources.url_reading import UrlReader, url_reader
 from tpu_input.dataset_format.label_kinds import Label
 from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.records import Record
@@ -62,16 +64,22 @@ class UnitWriter:
       options: Options of the conversion: output, seed, labels, first_label, format and images are used.
       classes: Class names in label order.
       num_images: Number of images of the split, from which it follows which of them the statistics include.
+      num_processes: Number of processes of the machine that make records, which share the limits of URLs.
     """
 
     options: ConvertOptions
     classes: tuple[str, ...]
     num_images: int
+    num_processes: int = 1
     reader: Reader = dataclasses.field(default_factory=Reader, repr=False, compare=False)
 
     def begin(self, unit: Unit) -> Iterator[Loaded]:
         """Starts reading the files of a unit if that takes time; returns its rows with the bytes, in order."""
-        return self.reader.begin(rows_of(unit))
+        return self.reader.begin(rows_of(unit), self._urls)
+
+    @functools.cached_property
+    def _urls(self) -> UrlReader:
+        return url_reader(self.options.urls, self.num_processes, is_patient=self.options.max_rejected >= 1)
 
     def __call__(self, loaded: Iterator[Loaded]) -> WrittenUnit:
         receipt, parts, index = Receipt(""), list[bytes](), list[tuple[Any, ...]]()
@@ -126,8 +134,11 @@ class _Framed(NamedTuple):
 
 
 def _origin(uri: str, output: str) -> str:
-    """Returns where an image comes from: its URI, or "" if the pipeline has handed it over in a working file."""
-    return "" if uri.startswith(f"{output}/{WORK_NAME}/images-") else uri
+    """Returns where an image comes from: its URI, or "" if the pipeline has handed it over in a working file.
+
+    Of a URL, neither user info nor query are stored, in which secrets may be.
+    """
+    return "" if uri.startswith(f"{output}/{WORK_NAME}/images-") else origin(uri)
 
 
 _OFFSET = 3  # column of an index row

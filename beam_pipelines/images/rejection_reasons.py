@@ -5,6 +5,7 @@ A test compares this table with the codes that the package uses.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -20,6 +21,7 @@ class Reason(NamedTuple):
     advice: str
 
 
+HTTP_STATUS = "http_NNN"  # stands for the codes http_404 and the like in REASONS
 # In the order of the checks: the line or the location, the file, the image, other inputs with the same bytes.
 REASONS = {
     "bad_line": Reason(
@@ -92,6 +94,43 @@ REASONS = {
     "unreadable": Reason(
         "The file exists, but it cannot be read.", "Check permissions and the disk, then convert again."
     ),
+    "bad_url": Reason(
+        "Its URL, or one that a redirect leads to, names no host, has an invalid port, or is neither http:// nor "
+        "https://.",
+        "Correct the URL in the list.",
+    ),
+    "private_address": Reason(
+        "The host of its URL, or of a redirect, has only addresses of this machine or of a private network.",
+        "If you trust the whole list, add --allow_private_addresses; a list from a stranger could read internal "
+        "servers with it.",
+    ),
+    "unreachable": Reason(
+        "Its host has no address, refuses or closes the connection, or has an invalid certificate, also after retries.",
+        "Check the URL; run the command again with --extend, which tries it again.",
+    ),
+    "timeout": Reason(
+        "Its URL was not read completely within --url_timeout, also after retries.",
+        "Raise --url_timeout, or run the command again with --extend, which tries it again.",
+    ),
+    "http_NNN": Reason(
+        "The server answers with this status of HTTP, such as http_404 for a URL without a file, http_403 for one "
+        "that needs permission, or http_503, also after retries.",
+        "Correct or sign the URL; for http_429 and http_503, lower --url_host_concurrency and run the command again "
+        "with --extend.",
+    ),
+    "too_many_redirects": Reason(
+        "More than 5 redirects lead from its URL to others, perhaps in a circle.",
+        "Name the URL of the image itself.",
+    ),
+    "bad_response": Reason(
+        "What the server answers is not HTTP, ends before its length, or is compressed in a way that was not asked "
+        "for.",
+        "Check the URL; run the command again with --extend, which tries it again.",
+    ),
+    "robots": Reason(
+        "The site refuses it by the header X-Robots-Tag: noai, noimageai, noindex or noimageindex.",
+        "Leave it out; if you have the permission of its owner, add --ignore_robots.",
+    ),
     "empty": Reason("The file has 0 bytes.", "Download or copy it again."),
     "not_an_image": Reason(
         "Its first bytes match no supported format: JPEG, PNG, WebP, AVIF, HEIC, JPEG 2000, GIF, "
@@ -111,10 +150,10 @@ REASONS = {
     ),
     "too_large": Reason(
         "It has more pixels than --max_pixels allows (half as many for WebP, AVIF, HEIC and CMYK, a third for JPEG "
-        "2000), or a side of more than 65,500 pixels, the limit of JPEG. Or its file has more than 2 GiB, or more "
-        "bytes than a shard can hold.",
-        "Raise --max_pixels if there is enough memory, 12 bytes per pixel; raise --shard_size; or scale the image "
-        "down.",
+        "2000), or a side of more than 65,500 pixels, the limit of JPEG. Or its file has more than 2 GiB, more "
+        "bytes than a shard can hold, or, behind a URL, more than --url_max_size.",
+        "Raise --max_pixels if there is enough memory, 12 bytes per pixel; raise --shard_size or --url_max_size; or "
+        "scale the image down.",
     ),
     "too_slow": Reason(
         "It is a JPEG with so many scans that decoding it, which training does once per epoch, takes longer than "
@@ -145,3 +184,11 @@ REASONS = {
         "Keep the image with the correct label and delete the others.",
     ),
 }
+
+
+_UNKNOWN = Reason("This version of jpeg2tpu does not know this reason.", "See the details.")
+
+
+def explain(code: str) -> Reason:
+    """Returns what a reason code means, also of a status of HTTP, or one that this version does not know."""
+    return REASONS.get(HTTP_STATUS if re.fullmatch(r"http_\d{3}", code) else code, _UNKNOWN)

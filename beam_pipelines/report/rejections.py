@@ -10,17 +10,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.conversion.receipts import Rejection
-from beam_pipelines.images.rejection_reasons import REASONS, Reason
+from beam_pipelines.images.rejection_reasons import Reason, explain
 from beam_pipelines.report.thumbnails import Thumbnail, of_sources
+from beam_pipelines.sources.url_names import domain
 from tpu_input.dataset_format.records import Manifest
 
 MAX_SHOWN = 6  # inputs per reason
-_UNKNOWN = Reason("This version of jpeg2tpu does not know this reason.", "See the details.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +34,14 @@ class Rejections:
       reason: Meaning and advice.
       examples: Some of the inputs, spread over the alphabet, each with a picture if its source may be read and still
         can be.
+      domains: (host, number of inputs) of the hosts with the most of them, of those that were read by URL.
     """
 
     code: str
     count: int
     reason: Reason
     examples: list[tuple[Rejection, Thumbnail | None]]
+    domains: list[tuple[str, int]]
 
 
 def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejections]:
@@ -51,17 +54,31 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
     Raises:
       ValueError: A line of rejected.jsonl is invalid.
     """
-    shown = _spread(read_lines(manifest), manifest.num_rejected)
+    domains = {code: Counter[str]() for code in manifest.num_rejected}
+    shown = _spread(_counting_domains(read_lines(manifest), domains), manifest.num_rejected)
     ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
     return [
         Rejections(
             code=code,
             count=count,
-            reason=REASONS.get(code, _UNKNOWN),
+            reason=explain(code),
             examples=list(zip(shown[code], of_sources(_pictured(shown[code], sources)), strict=True)),
+            domains=sorted(domains[code].items(), key=lambda item: (-item[1], item[0]))[:MAX_SHOWN],
         )
         for code, count in ordered
     ]
+
+
+_MAX_DOMAINS = 100_000  # of a reason, that are counted; some 10 MB
+
+
+def _counting_domains(lines: Iterable[Rejection], domains: dict[str, Counter[str]]) -> Iterator[Rejection]:
+    """Yields the lines, and counts the hosts of those with a URL by reason."""
+    for line in lines:
+        counts = domains.get(line.reason)
+        if counts is not None and (host := domain(line.uri)) and (host in counts or len(counts) < _MAX_DOMAINS):
+            counts[host] += 1
+        yield line
 
 
 _MAX_LINE_BYTES = 1 << 20  # paths have at most 4 KiB

@@ -36,11 +36,11 @@ _Unit = TypeVar("_Unit")
 _Result = TypeVar("_Result")
 UNIT_BYTES = 4 << 20  # of sources in a unit
 _IN_FLIGHT = 3  # units for each worker: one in work, one that waits for it, one whose result waits to be taken
-_QUEUED = 2  # units that a worker process has: the one in work, and the next
+# Of each worker, where units take seconds of waiting: with hundreds of URLs in flight, a few slow ones do not stop it.
+MANY_IN_FLIGHT = 16
 # With about so many images, processes save as much time as they take to start.
 _FEW_IMAGES, _FEW_BYTES = 2_000, 32_000_000
-# Files that a process has open at most besides those for workers: a connection and two results each.
-_OTHER_FILES, _FILES_EACH = 32, 1 + _IN_FLIGHT
+_OTHER_FILES = 32  # that a process has open at most besides those for workers
 ENDED = "a worker process has ended: it was killed, perhaps because memory ran out"
 
 
@@ -49,9 +49,11 @@ class Executor(Protocol):
 
     Attributes:
       num_workers: Number of units that are in work at the same time.
+      num_processes: Number of processes that work on them.
     """
 
     num_workers: int
+    num_processes: int
 
     def __enter__(self) -> Executor: ...
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None: ...
@@ -67,8 +69,9 @@ class Executor(Protocol):
     ) -> Generator[_Result, None, None]:
         """Yields function(unit) for every unit, in order.
 
-        At most _IN_FLIGHT units for each worker are in flight: taken from `units`, and the result not yet taken by the
-        caller. On average they have at most UNIT_BYTES; a larger unit is in flight alone.
+        At most _IN_FLIGHT units for each worker, or what the executor was made with, are in flight: taken from `units`,
+        and the result not yet taken by the caller. On average they have at most UNIT_BYTES; a larger unit is in flight
+        alone.
 
         If the function has a method begin(unit), that is called while a unit before is in work, in order to start
         reading, and the function is called with what it returns instead of the unit.
@@ -89,10 +92,11 @@ class Executor(Protocol):
 class Inline:
     """Calls functions in the caller's thread."""
 
-    num_workers = 1
+    num_workers = num_processes = 1
 
-    def __init__(self) -> None:
-        self._is_closed = False
+    def __init__(self, units_each: int = 2) -> None:
+        """Makes the executor; so many units are begun before the first of them is in work."""
+        self._units_each, self._is_closed = units_each, False
 
     def __enter__(self) -> Inline:
         return self
@@ -112,7 +116,7 @@ class Inline:
         begun = collections.deque[Any]()
         for unit in units:
             begun.append(worker_process.begin(function, unit))
-            if len(begun) > 1:
+            if len(begun) >= self._units_each:
                 yield self._call(function, begun.popleft())
         while begun:
             yield self._call(function, begun.popleft())
@@ -207,6 +211,8 @@ class _Pool:
 class Threads(_Pool):
     """Calls functions in threads of this process."""
 
+    num_processes = 1
+
     def __init__(self, num_threads: int, units_each: int = _IN_FLIGHT, bytes_each: int = UNIT_BYTES) -> None:
         """Makes the executor; its threads start when there are units for them.
 
@@ -240,9 +246,9 @@ class Threads(_Pool):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def threads_or_inline(num_threads: int) -> Executor:
+def threads_or_inline(num_threads: int, units_each: int = _IN_FLIGHT) -> Executor:
     """Returns the executor of a worker of an engine, whose process has this number of threads for a shard."""
-    return Inline() if num_threads == 1 else Threads(num_threads)
+    return Inline(units_each - 1) if num_threads == 1 else Threads(num_threads, units_each)
 
 
 def map_in_threads(
@@ -258,15 +264,18 @@ def is_much_work(num_images: int, num_bytes: int) -> bool:
     return num_images > _FEW_IMAGES or num_bytes > _FEW_BYTES
 
 
-def local_executor(num_workers: int, is_much: bool, module: str) -> Executor:
+def local_executor(num_workers: int, is_much: bool, module: str, units_each: int = _IN_FLIGHT) -> Executor:
     """Returns what works on images on this machine.
 
     Args:
       num_workers: Maximum number of processes or threads.
       is_much: As is_much_work() has it.
       module: Name of a module that all processes need, see Processes.
+      units_each: Maximum number of units for each worker that are in flight.
     """
-    return Processes(num_workers, [module]) if is_much and num_workers > 1 else threads_or_inline(num_workers)
+    if is_much and num_workers > 1:
+        return Processes(num_workers, [module], units_each)
+    return threads_or_inline(num_workers, units_each)
 
 
 class _Task(NamedTuple):
@@ -297,14 +306,17 @@ class Processes(_Pool):
     A process is started when a unit has no idle one to go to.
     """
 
-    def __init__(self, num_processes: int, modules: Sequence[str] = ()) -> None:
+    def __init__(self, num_processes: int, modules: Sequence[str] = (), units_each: int = _IN_FLIGHT) -> None:
         """Makes the executor, and starts the server that forks the processes.
 
         Args:
           num_processes: Maximum number of processes; fewer if so many files cannot be open.
           modules: Names of modules that they have in common, which are imported only once.
+          units_each: Maximum number of units for each process that are in flight.
         """
-        super().__init__(min(num_processes, _most_processes()))
+        super().__init__(min(num_processes, _most_processes(units_each)), units_each)
+        self.num_processes = self.num_workers
+        self._queued = units_each - 1  # units that a process has: the one in work, and those that it has begun
         self._lock = threading.Lock()  # of all below
         self._workers = list[_Worker]()
         self._queue = collections.deque[_Task]()
@@ -355,7 +367,7 @@ class Processes(_Pool):
             worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
             if (not worker or worker.tasks) and len(self._workers) < self.num_workers:
                 worker = self._start()
-            if not worker or len(worker.tasks) >= _QUEUED:
+            if not worker or len(worker.tasks) >= self._queued:
                 return
             task = self._queue.popleft()
             if not task.future.set_running_or_notify_cancel():
@@ -429,7 +441,8 @@ class Processes(_Pool):
             task.future.set_exception(error)
 
 
-def _most_processes() -> int:
+def _most_processes(units_each: int) -> int:
     """Returns how many worker processes the limit of open files allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 16 if limit == resource.RLIM_INFINITY else max((limit - _OTHER_FILES) // _FILES_EACH, 1)
+    # A connection, and a result of each unit.
+    return 1 << 16 if limit == resource.RLIM_INFINITY else max((limit - _OTHER_FILES) // (1 + units_each), 1)

@@ -246,13 +246,13 @@ def begin(function: Callable[[Any], Any], unit: Any) -> Any:
 
 
 def _work(connection: Connection) -> None:
-    """Calls the functions that the command sends, until it closes the connection; the next unit is begun before."""
+    """Calls the functions that the command sends, until it closes the connection; all that wait are begun."""
     functions: dict[int, Callable[[Any], Any]] = {}
     slots = Slots()
     begun = collections.deque[tuple[int, Callable[[Any], Any], Any, Exception | None]]()
     while True:
         with contextlib.suppress(BlockingIOError):
-            while len(begun) < 2:
+            while True:  # what is there: the command sends few more than one
                 if not (message := receive(connection, wait=not begun)):
                     return
                 number, (dropped, name, pickled, unit) = message

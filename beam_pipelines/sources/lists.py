@@ -1,5 +1,7 @@
 """Rows of lists: .csv, .tsv and .jsonl files of image,label[,split][,group]; text files with one class name per line.
 
+Images are paths, URIs of buckets, or URLs, which url_reading.py reads.
+
 No content of a list is silently ignored: an unknown or repeated column, and a label that is not a single class, raise
 an error that names the list and the line. Only if the columns of the image or the label are named by flags, others may
 be there, and remark() names them. The first line of a .csv or .tsv tells what separates the fields: a tab if there is
@@ -8,6 +10,7 @@ one, else a semicolon if there is one and no comma, else a comma.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -19,9 +22,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.rows import Row, label_row, with_features
+from beam_pipelines.sources.url_names import is_url, key_of, without_secrets
 from tpu_input.command_line.text_files import MAX_TEXT_BYTES, encoding_of, lines_of
 from tpu_input.dataset_format.class_names import canonical, class_table
 from tpu_input.dataset_format.label_kinds import ONE, SEVERAL
@@ -49,13 +53,27 @@ class List(InputKind):
 
     def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
         if not source.path.endswith(".jsonl"):
-            list_columns(source, options)
+            with _without_secrets():
+                list_columns(source, options)
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
-        return rows_of_list(part.source, options)
+        with _without_secrets():
+            yield from rows_of_list(part.source, options)
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
-        yield from filter(None, [remark(source, options)])
+        with _without_secrets():
+            yield from map(without_secrets, filter(None, [remark(source, options)]))
+
+
+@contextlib.contextmanager
+def _without_secrets() -> Iterator[None]:
+    """Leaves queries and user info of URLs out of the errors in which a line of a list is quoted."""
+    try:
+        yield
+    except ValueError as error:
+        if (text := without_secrets(str(error))) == str(error):
+            raise
+        raise ValueError(text) from None
 
 
 def read_names(path: str) -> tuple[str, ...]:
@@ -265,12 +283,15 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
     kind = options.label_kind
     image += "" if image.endswith(source.image_suffix) else source.image_suffix
-    uri = image
-    if not storage.is_uri(image):
+    uri, num_bytes = image, 0
+    if is_url(image):
+        _check_readable_once(f"{path!r}, line {number}", options)
+        image, num_bytes = key_of(uri), options.urls.url_image_bytes
+    elif not storage.is_uri(image):
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
     values = {name: fields.get(f"{_FEATURE}{name}", fields.get(name)) for name, _ in options.features}  # maybe a split
-    row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
+    row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), num_bytes, number=number)
     classes: str | list[str] = label
     if kind is SEVERAL and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
         try:
@@ -285,6 +306,16 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     else:
         row = row.reject("no_label", f"line {number} has no label")
     return with_features(row, values, options)
+
+
+def _check_readable_once(where: str, options: ConvertOptions) -> None:
+    """Raises ValueError if URLs would be read while planning, which does not depend on what a server answers."""
+    for flag, value in (("dedup", options.dedup), ("group_by", options.group_by)):
+        if value in ("exact", "near", NEAR_DUPLICATES):
+            raise ValueError(
+                f"{where} has a URL, and --{flag}={value} would read all of them twice; leave it out, and use "
+                f"jpeg2tpu {'merge --dedup' if flag == 'dedup' else 'split --near_duplicates'} on the dataset"
+            )
 
 
 def _is_text(value: str) -> bool:

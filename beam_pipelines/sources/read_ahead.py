@@ -11,6 +11,7 @@ reads in flight hide this latency. Local files in the kernel's page cache are re
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import resource
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -18,8 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from beam_pipelines import storage
+from beam_pipelines.options import UrlOptions
 from beam_pipelines.runners.executors import Threads, map_in_threads, threads_or_inline
 from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.url_names import is_url
+from beam_pipelines.sources.url_reading import Body, Spool, UrlReader, url_reader
 from tpu_input.stored_images.check import Rejected
 
 _READS_IN_FLIGHT = 64  # chunks
@@ -82,8 +86,15 @@ class Reader:
     def __init__(self) -> None:
         self._num_ahead, self._next_ahead = 0, 1  # units that are still to be read ahead, and after the next wait
 
-    def begin(self, rows: list[Row]) -> Iterator[Loaded]:
-        """Returns an iterator of the rows of a unit with their bytes, or with the Rejected of why not, in order."""
+    def begin(self, rows: list[Row], urls: UrlReader | None = None) -> Iterator[Loaded]:
+        """Returns an iterator of the rows of a unit with their bytes, or with the Rejected of why not, in order.
+
+        Args:
+          rows: The rows.
+          urls: What reads URLs; None if there are none.
+        """
+        if urls and any(_is_behind_url(row) for row in rows):
+            return _with_urls(rows, urls)
         if any(storage.is_uri(row.uri) for row in rows):
             return _started([[row] for row in rows])
         if self._num_ahead:
@@ -117,6 +128,32 @@ def _started(chunks: list[list[Row]]) -> Iterator[Loaded]:
             yield from futures.popleft().result()
 
     return loaded()
+
+
+def _is_behind_url(row: Row) -> bool:
+    return not row.reason and is_url(row.uri)
+
+
+def _with_urls(rows: list[Row], urls: UrlReader) -> Iterator[Loaded]:
+    """Starts reading rows with URLs among them; returns an iterator of what was read."""
+    files = _started([[row] for row in rows if not _is_behind_url(row)])
+    spool = Spool()
+    futures = collections.deque((row, urls.submit(row.uri, spool) if _is_behind_url(row) else None) for row in rows)
+
+    def loaded() -> Iterator[Loaded]:
+        with contextlib.closing(spool):
+            while futures:
+                row, future = futures.popleft()
+                yield next(files) if future is None else _with_body(row, future.result())
+
+    return loaded()
+
+
+def _with_body(row: Row, found: Body | Rejected) -> Loaded:
+    if isinstance(found, Rejected):
+        return row, found
+    data = found.read()
+    return row._replace(num_bytes=len(data)), data
 
 
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
@@ -191,6 +228,9 @@ def _read_chunk(chunk: list[Row]) -> list[Loaded]:
 def _read(row: Row) -> Loaded:
     if row.reason:
         return row, Rejected(row.reason, row.detail)
+    if is_url(row.uri):
+        with contextlib.closing(Spool()) as spool:
+            return _with_body(row, url_reader(UrlOptions()).submit(row.uri, spool).result())
     try:
         data = storage.read_bytes(row.uri, row.version)
     except storage.Changed as error:

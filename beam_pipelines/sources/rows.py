@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners.executors import map_in_threads
+from beam_pipelines.sources.url_names import is_url
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.label_kinds import NONE, ONE, SEVERAL, LabelKind
@@ -35,7 +36,7 @@ class Row(NamedTuple):
       label: Text of the label as label_row() makes it of what the input writes, later as LabelKind.text() does.
       split: Name of the split; "" to choose it by hash.
       group: Name of the group, whose inputs share a split; "" means that the key is the group.
-      num_bytes: Size of the source.
+      num_bytes: Size of the source; of a URL, an estimate until it is read.
       record_bytes: Planned size of its TFRecord; 0 for a rejected input.
       reason: Reason code if it is rejected before it is read; "" if it is not.
       detail: Description of the problem.
@@ -80,6 +81,8 @@ def find(row: Row) -> Row:
     """Returns `row` with its size, and with a reason if the file does not exist or is too large for an image."""
     if row.reason:
         return row
+    if is_url(row.uri):  # what is behind it is known when it is read
+        return row
     if not storage.is_supported(row.uri):
         return row._replace(num_bytes=0).reject("missing", "the URI is not gs://; only local files and gs:// are read")
     if row.uri and not row.num_bytes:
@@ -107,7 +110,7 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
     """
     first_of: dict[str, int] = {}
     for at, row in enumerate(rows):
-        if storage.is_uri(row.uri):
+        if storage.is_uri(row.uri) and not is_url(row.uri):
             first_of.setdefault("/".join(row.uri.split("/", 3)[:3]), at)
     if not first_of:
         yield from map(find, rows)

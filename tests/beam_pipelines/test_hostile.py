@@ -128,6 +128,12 @@ def reasons(output: Path) -> dict[str, str]:
     return {line["key"]: line["reason"] for line in map(json.loads, lines)}
 
 
+OF_URLS = {
+    *("bad_url", "private_address", "unreachable", "timeout", "http_NNN", "too_many_redirects", "bad_response"),
+    "robots",
+}
+
+
 def convert_all(path: Path, output: Path, **changes):
     options = ConvertOptions((Source(str(path)),), str(output), splits=(("train", 0.5), ("validation", 0.5)), **changes)
     return convert(options)[0]
@@ -158,6 +164,7 @@ def test_there_is_an_input_for_every_reason():
         "bad_feature",
         "ignored",
     }  # test_rewrite.py, test_tfrecord_files.py, test_features.py
+    of_others |= OF_URLS  # test_urls.py
     found = {reason for _, reason in HOSTILE.values() if reason} | FOLDER | set(BAD_LINES.values()) | of_others
     assert found == REASONS.keys()
 

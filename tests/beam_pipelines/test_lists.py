@@ -93,7 +93,7 @@ def test_no_line_of_a_list_ends_a_conversion(tmp_path):
         r'{"image": "1.jpg", "label": "\udfff"}',
         r'{"image": "1.jpg", "label": "cat", "group": "\ud800"}',
         r'{"image": "a\u0000b.jpg", "label": "cat"}',
-        '{"image": "http://x.org/1.jpg", "label": "cat"}',
+        '{"image": "ftp://x.org/1.jpg", "label": "cat"}',
         '{"image": "%s.jpg", "label": "cat"}' % ("x" * 300),
         '{"image": "1.jpg", "label": "cat", "split": "%s"}' % ("x" * 65),
         "[" * 100_000,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines.images.rejection_reasons import REASONS
+from beam_pipelines.images.rejection_reasons import HTTP_STATUS, REASONS, explain
 from beam_pipelines.sources import not_images
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ PACKAGES = ROOT / "beam_pipelines", ROOT / "tpu_input" / "stored_images"
 
 
 def given_codes(source: str) -> set[str]:
-    """Returns the codes in Rejected("…", …) and row.reject("…", …), also from a variable of that function."""
+    """Returns the codes in Rejected("…", …), row.reject("…", …) and the like, also from a variable of that function."""
     found = set()
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef):
@@ -28,7 +28,7 @@ def given_codes(source: str) -> set[str]:
             if isinstance(target, ast.Name)
         }
         for call in ast.walk(function):
-            if isinstance(call, ast.Call) and _name(call.func) in ("Rejected", "reject"):
+            if isinstance(call, ast.Call) and _name(call.func) in ("Rejected", "reject", "TryAgain", "Private"):
                 found |= _strings(held.get(_name(call.args[0]), call.args[0]))
     return found
 
@@ -46,7 +46,13 @@ def _strings(node: ast.expr) -> set[str]:
 
 def test_the_table_holds_the_codes_that_the_package_gives_and_no_other():
     given = set().union(*(given_codes(path.read_text()) for package in PACKAGES for path in package.glob("**/*.py")))
-    assert given | set(not_images.REASONS) == REASONS.keys()
+    assert given | set(not_images.REASONS) | {HTTP_STATUS} == REASONS.keys()
+
+
+def test_every_status_of_http_is_explained():
+    assert explain("http_404") == explain("http_503") == REASONS[HTTP_STATUS]
+    assert explain("timeout") == REASONS["timeout"]
+    assert explain("http_4044") == explain("no such code") not in REASONS.values()
 
 
 @pytest.mark.parametrize(

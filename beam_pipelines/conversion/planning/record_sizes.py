@@ -4,6 +4,7 @@
 
 The kind of an image is its file extension and size class. Sizes within a factor of 1.4 are in the same class. Ratios
 depend on both: a small PNG and a large JPEG that are resized to the same side have little in common except the result.
+Images behind URLs are not read for it: their records have the size that --url_image_size states.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import map_images
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, check_names, locate
+from beam_pipelines.sources.url_names import is_url
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.label_kinds import LabelKind
 from tpu_input.dataset_format.records import FRAME_BYTES, Record, encode, valid_split
 from tpu_input.stored_images.check import Rejected, stored_bytes
 
+_OF_URLS = -2  # number of the kind of what is behind URLs
 _SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to source bytes
 _CLASSES = 1 << 16  # of sizes: more than there are
 
@@ -101,7 +104,9 @@ def size_rows(batch: Batch, ratios: Mapping[str, float], options: ConvertOptions
     batch = _check_names(batch, options)
     codes, is_rejected = _kind_codes(batch), _is_rejected(batch)
     known, places = np.unique(codes, return_inverse=True)
-    ratio = np.array([ratios.get(_kind_name(code), 0.0) for code in known.tolist()])[places]
+    of_urls = codes == _OF_URLS
+    of_kinds = [1.0 if code == _OF_URLS else ratios.get(_kind_name(code), 0.0) for code in known.tolist()]
+    ratio = np.array(of_kinds)[places]
     stored = np.rint(_floats(batch.column("num_bytes")) * ratio).astype(np.int64)
     sizes = stored + np.fromiter(_bytes_around(batch, options.label_kind), np.int64, batch.num_rows)
     sizes[is_rejected] = 0
@@ -109,6 +114,7 @@ def size_rows(batch: Batch, ratios: Mapping[str, float], options: ConvertOptions
     if options.num_shards:  # a split of so many shards has shards of any size
         counted = [bool(options.shards_of(split)) for split in row_splits(batch, options)]
         limit = np.where(counted, np.iinfo(np.int64).max, limit)
+    sizes[of_urls] = np.minimum(sizes, limit)[of_urls]  # an estimate, for which no input is rejected
     sized = batch.replace(record_bytes=sizes.tolist())
     too_large = np.flatnonzero(sizes > limit).tolist()
     return sized.with_rows(
@@ -144,6 +150,9 @@ def _kind_codes(batch: Batch) -> npt.NDArray[np.int64]:
     )
     endings: npt.NDArray[np.int64] = np.fromiter(map(_ending_number, batch.column("key")), np.int64, batch.num_rows)
     codes: npt.NDArray[np.int64] = endings * _CLASSES + classes
+    uris = batch.columns["uri"]
+    if isinstance(uris, list) or is_url(uris):
+        codes[np.fromiter(map(is_url, batch.column("uri")), np.bool_, batch.num_rows)] = _OF_URLS
     return codes
 
 
