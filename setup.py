@@ -50,6 +50,8 @@ TPU = ["google-api-python-client>=2", "oauth2client>=4.1.3"]
 GCP = [*BEAM, "apache-beam[gcp]"]
 HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
 # TrainSource and EvalSource resize with it where it is installed, in a tenth of NumPy's time.
+# Inputs at s3://: obstore reads, boto3 finds the credentials.
+STORES = ["boto3>=1.34", "obstore>=0.8"]
 OPENCV = ["opencv-python-headless>=4.8"]
 DEMO = ["scikit-learn>=1.3"]
 # TensorFlow Serving's own messages, to read our warm-up requests with; it follows TensorFlow's version.
@@ -61,6 +63,9 @@ DEV = [
     *BEAM,
     *SERVING,
     *HEIC,
+    *STORES,
+    "flask-cors>=4",  # and Flask: moto's server
+    "moto[s3]>=5",  # a store of S3's kind on loopback
     # Where TensorFlow and NumPy are new enough to be beside JAX.
     *(f"{requirement}; python_version>='3.12'" for requirement in [*JAX, *JAX_EXAMPLE]),
     *OPENCV,
@@ -164,6 +169,7 @@ setup(
         "preflight": PREFLIGHT,
         "heic": HEIC,
         "opencv": OPENCV,
+        "stores": STORES,
         "demo": DEMO,
         "dev": TRAIN + TPU + DEMO + DEV,
         "all": TRAIN + TPU + GCP + DEMO + DEV,

@@ -81,7 +81,7 @@ def find(row: Row) -> Row:
     if row.reason:
         return row
     if not storage.is_supported(row.uri):
-        return row._replace(num_bytes=0).reject("missing", "the URI is not gs://; only local files and gs:// are read")
+        return row._replace(num_bytes=0).reject("missing", f"no such store; it can be {storage.readable()}")
     if row.uri and not row.num_bytes:
         num_bytes, version = storage.look(row.uri)
         row = row._replace(num_bytes=num_bytes, version=version)
