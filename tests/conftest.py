@@ -17,6 +17,7 @@ from support.cloud import cloud, cloud_server, proxy  # noqa: F401
 from support.gs import gs, gs_session  # noqa: F401
 from support.s3 import s3, s3_server  # noqa: F401
 from support.shared import shared
+from support.web import web  # noqa: F401
 from tpu_input import command_line
 from tpu_input.dataset_format.records import Manifest
 

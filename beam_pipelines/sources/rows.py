@@ -80,8 +80,8 @@ def find(row: Row) -> Row:
     """Returns `row` with its size, and with a reason if the file does not exist or is too large for an image."""
     if row.reason:
         return row
-    if not storage.is_supported(row.uri):
-        return row._replace(num_bytes=0).reject("missing", f"no such store; it can be {storage.readable()}")
+    if not storage.is_supported(row.uri) or not (row.num_bytes or storage.lists_files(row.uri)):
+        return row._replace(num_bytes=0).reject("missing", f"images of a list can be {storage.readable(listing=True)}")
     if row.uri and not row.num_bytes:
         num_bytes, version = storage.look(row.uri)
         row = row._replace(num_bytes=num_bytes, version=version)

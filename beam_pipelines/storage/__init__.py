@@ -21,6 +21,7 @@ from typing import IO, NamedTuple, Protocol, TypeVar, cast
 from beam_pipelines.storage import local
 from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
+from tpu_input.command_line.paths import Unclear
 from tpu_input.command_line.paths import absolute as absolute
 from tpu_input.dataset_format.records import IMAGE_KEY, image_of
 
@@ -71,6 +72,7 @@ class Store(NamedTuple):
       install: What installs them.
       is_writable: Whether datasets are written there: the backend is a WritableFiles, and has a lock.
       is_inflating: Whether an object may be read inflated, with another size than the listed one.
+      is_listing: Whether it lists the files of a folder.
     """
 
     module: str
@@ -78,6 +80,7 @@ class Store(NamedTuple):
     install: str
     is_writable: bool = False
     is_inflating: bool = False
+    is_listing: bool = True
 
 
 # Everything that depends on the scheme of a URI is said here.
@@ -85,12 +88,15 @@ STORES: dict[str, Store] = {
     # Google's client decompresses an object with Content-Encoding: gzip.
     "gs": Store("gcs", "google-cloud-storage", "pip install google-cloud-storage", is_writable=True, is_inflating=True),
     "s3": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
+    "http": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
+    "https": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
 }
 
 
-def readable() -> str:
-    """Returns what can be read, for messages."""
-    *others, last = ("local files", *(f"{scheme}://" for scheme in STORES))
+def readable(listing: bool = False) -> str:
+    """Returns what can be read, for messages; or of that, what also lists files."""
+    schemes = [scheme for scheme, store in STORES.items() if store.is_listing or not listing]
+    *others, last = ("local files", *(f"{scheme}://" for scheme in schemes))
     return f"{', '.join(others)} and {last}"
 
 
@@ -135,6 +141,28 @@ def check_writable(path: str) -> None:
 def is_supported(path: str) -> bool:
     """Returns whether `path` is local, or a URI of a store that can be read."""
     return not is_uri(path) or _store(path) is not None
+
+
+def lists_files(path: str) -> bool:
+    """Returns whether the files of a folder can be listed where `path` is; a web server has single files."""
+    store = _store(path)
+    return store is None or store.is_listing
+
+
+def check_has_no_secret(path: str) -> None:
+    """Checks that a path can be stored and shown, as all paths of inputs are.
+
+    Raises:
+      Unclear: It is the URL of a web server with a query, which may be a signature, or with a user name.
+    """
+    place, mark, _ = path.partition("?")
+    host = place.partition("://")[2].partition("/")[0]
+    if not lists_files(path) and (mark or "@" in host):
+        shown = place.replace(f"{host.rpartition('@')[0]}@", "") if "@" in host else place
+        raise Unclear(
+            f"the URL {shown!r} comes with {'a query' if mark else 'a user name'}, which may be a secret and would be "
+            "stored in the manifest; download the file, and name the copy"
+        )
 
 
 def may_inflate(path: str) -> bool:

@@ -1,8 +1,10 @@
-"""Storage backend for stores that are read, not written: s3://, by obstore; see storage/__init__.py.
+"""Storage backend for what is read, not written: s3://, http:// and https://, by obstore; see storage/__init__.py.
 
 obstore is Rust's object_store for Python. Each request is bounded in seconds, redirects and retries; a range comes with
 the size and the ETag of its object, or not at all; an answer without a length, or with all bytes where a range was
 requested, is an error. So what is read is checked against what was planned without a further request.
+
+A web server has files but lists none.
 
 A row has a number as its version: a hash of ETag and size. A read compares it with the ETag of its own answer.
 
@@ -17,6 +19,7 @@ import functools
 import hashlib
 import os
 import re
+import urllib.parse
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import IO, Any, NamedTuple, cast
@@ -24,8 +27,9 @@ from typing import IO, Any, NamedTuple, cast
 import obstore
 from obstore import exceptions
 from obstore.auth.boto3 import Boto3CredentialProvider
-from obstore.store import S3Store
+from obstore.store import HTTPStore, S3Store
 
+from beam_pipelines import storage
 from beam_pipelines.storage.errors import Changed, Unavailable
 from beam_pipelines.storage.pieces import Headers, in_pieces
 
@@ -47,6 +51,8 @@ _used_by = 0  # the process that has used obstore; 0 for none yet
 
 def check(path: str) -> None:
     bucket, name = _parts(path)
+    if not storage.lists_files(path):
+        return  # each file is looked for
     try:
         with explained(path):
             next(iter(obstore.list(_bucket(bucket), name or None, chunk_size=1)), None)
@@ -59,6 +65,8 @@ def exists(path: str) -> bool:
     bucket, name = _parts(path)
     if name and look(path)[0] >= 0:
         return True
+    if not storage.lists_files(path):
+        return False
     with explained(path):
         return any(True for _ in obstore.list(_bucket(bucket), name or None, chunk_size=1))
 
@@ -68,7 +76,7 @@ def is_link(path: str) -> bool:
 
 
 def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
-    bucket, name = _parts(root)
+    bucket, name = _listed_parts(root)
     prefix = "/".join(filter(None, [name, folder.rstrip("/")]))
     with explained(root):
         for chunk in obstore.list(_bucket(bucket), prefix or None):
@@ -78,7 +86,7 @@ def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str,
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
-    bucket, name = _parts(root)
+    bucket, name = _listed_parts(root)
     prefix = "/".join(filter(None, [name, folder.rstrip("/")]))
     with explained(root):
         level = obstore.list_with_delimiter(_bucket(bucket), prefix or None)
@@ -87,6 +95,12 @@ def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
                 yield _below(found["path"], name), found["size"], _version(found)
         for path in level["common_prefixes"]:
             yield f"{_below(path, name)}/", 0, 0
+
+
+def _listed_parts(root: str) -> tuple[str, str]:
+    if not storage.lists_files(root):
+        raise NotADirectoryError(f"{root!r} is on a web server, which lists no files")
+    return _parts(root)
 
 
 def _below(path: str, root: str) -> str:
@@ -210,16 +224,18 @@ def _bucket(bucket: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _made(bucket: str, patience: Patience) -> Any:
-    name = bucket.removeprefix("s3://")
+    scheme, _, name = bucket.partition("://")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     limits: Any = {
         "client_options": {
-            "allow_http": endpoint.startswith("http://"),
+            "allow_http": scheme == "http" or endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=patience.connect),
             "timeout": timedelta(seconds=patience.answer),
         },
         "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=patience.retries)},
     }
+    if scheme != "s3":
+        return HTTPStore.from_url(bucket, **limits)
     more: Any = {"endpoint": endpoint} if endpoint else {}
     return S3Store(name, **limits, **more, **_credentials())
 
@@ -245,7 +261,7 @@ def explained(path: str) -> Iterator[None]:
             f"{path!r}: {_said(error)}; names of objects with empty parts, . or .. cannot be read: rename them"
         ) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise Unavailable(f"no permission for {path!r}: {_said(error)}; {_CREDENTIALS}") from error
+        raise Unavailable(f"no permission for {path!r}: {_said(error)}{_advice(path)}") from error
     except exceptions.NotSupportedError as error:
         raise Unavailable(f"{path!r}: the server answers no ranges of bytes; copy the file here") from error
     except Exception as error:
@@ -255,15 +271,22 @@ def explained(path: str) -> Iterator[None]:
         if "NoSuchBucket" in text:
             raise FileNotFoundError(f"{path!r} does not exist: {_said(error)}") from error
         if re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
-            raise Unavailable(f"no permission for {path!r}: {_said(error)}; {_CREDENTIALS}") from error
-        if "configured region" in text:
+            raise Unavailable(f"no permission for {path!r}: {_said(error)}{_advice(path)}") from error
+        if "configured region" in text and storage.lists_files(path):
             raise Unavailable(f"{path!r} is in another region; set AWS_REGION to that of the bucket") from error
+        if "following redirect" in text:
+            raise Unavailable(f"{path!r} leads from one address to another without end") from error
         if "416 Range Not Satisfiable" in text:
             raise Changed(f"{path!r} was overwritten: it is shorter now") from error
         raise Unavailable(f"{path!r} cannot be reached: {_said(error)}; check its name and the network") from error
 
 
-_CREDENTIALS = "give credentials that may list and read it, by AWS_PROFILE, AWS_ACCESS_KEY_ID or a role"
+def _advice(path: str) -> str:
+    if not storage.lists_files(path):
+        return "; web servers are read without credentials: download the file"
+    return "; give credentials that may list and read it, by AWS_PROFILE, AWS_ACCESS_KEY_ID or a role"
+
+
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _URL = re.compile(r"https?://\S+")
 
@@ -286,5 +309,6 @@ def _parts(path: str) -> tuple[str, str]:
     scheme, _, rest = path.partition("://")
     bucket, _, name = rest.partition("/")
     if not bucket:
-        raise ValueError(f"{path!r} does not name a bucket; a URI must be {scheme}://BUCKET/PATH")
-    return f"{scheme}://{bucket}", name
+        raise ValueError(f"{path!r} does not name a bucket or host; a URI must be {scheme}://BUCKET/PATH")
+    # obstore quotes what is not allowed in a URL.
+    return f"{scheme}://{bucket}", name if storage.lists_files(path) else urllib.parse.unquote(name)

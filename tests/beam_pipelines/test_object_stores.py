@@ -291,3 +291,66 @@ def test_a_dataset_there_is_read_by_conversions_and_refused_by_training(s3, caps
     with pytest.raises(ValueError, match=r"copy it to a local folder or to gs://"):
         read_manifest(f"{bucket}/dataset")
     assert Source(f"{bucket}/dataset/").path == f"{bucket}/dataset"
+
+
+# Web servers.
+
+
+def archived(folder: Path, path: Path) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for label in sorted(folder.iterdir()):
+            tar.add(label, label.name)
+    return path
+
+
+def test_a_web_server_needs_no_ranges_for_lists_of_labels_and_says_so_for_archives(web, few_digits, tmp_path, capsys):
+    archived(few_digits, tmp_path / "in.tar")
+    web.root, web.has_ranges = {"a": tmp_path}, False
+    (tmp_path / "names.txt").write_text("zero\none\ntwo\n")
+    assert storage.open_file(f"{web.url}/a/names.txt").read() == b"zero\none\ntwo\n"
+    said = refused(capsys, "convert", f"--input={web.url}/a/in.tar", f"--output={tmp_path}/out")
+    assert f"'{web.url}/a/in.tar': the server answers no ranges of bytes; copy the file here" in said
+
+
+def test_an_archive_on_a_web_server_that_changes_after_planning_ends_the_conversion(
+    web, few_digits, tmp_path, monkeypatch, capsys
+):
+    tar = archived(few_digits, tmp_path / "in.tar")
+    web.root = {"a": tmp_path}
+    after_planning(monkeypatch, lambda: tar.write_bytes(tar.read_bytes()))
+    said = refused(capsys, "convert", f"--input={web.url}/a/in.tar", f"--output={tmp_path}/out")
+    assert "an input has changed since it was listed: " in said
+
+
+def test_a_folder_or_a_missing_file_of_a_web_server_is_one_line(web, tmp_path, capsys):
+    for name in ("photos", "photos/", "train-*"):
+        given = ["--record=imagenet"] if "*" in name else []
+        said = refused(capsys, "convert", f"--input={web.url}/{name}", *given, f"--output={tmp_path}/out")
+        assert "is on a web server, which lists no files; name one file" in said
+    for name in ("in.tar", "in.zip", "in.csv", "in.parquet", "in.tar.gz"):
+        said = refused(capsys, "convert", f"--input={web.url}/{name}", f"--output={tmp_path}/out")
+        assert f"{web.url}/{name}" in said
+
+
+@pytest.mark.parametrize("url", ["https://h.org/in.tar?X-Amz-Signature=s3cr3t", "https://me:s3cr3t@h.org/in.tar"])
+def test_a_url_that_may_have_a_secret_is_refused_without_it(url, tmp_path, capsys):
+    for flags in ([f"--input={url}"], [f"--input=train={url}"], [f"--input={tmp_path}", f"--label_list={url}"]):
+        said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out")
+        assert "https://h.org/in.tar" in said
+        assert "s3cr3t" not in said
+    said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", f"--log_file={tmp_path}/log")
+    assert "s3cr3t" not in said + (tmp_path / "log").read_text()
+    assert "https://h.org/in.tar" in (tmp_path / "log").read_text()
+    assert Source("s3://bucket/a?b@c.tar").path == "s3://bucket/a?b@c.tar"
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_a_web_server_that_lies_costs_one_line(web, s3, quick, capsys, tmp_path, lie):
+    with lying_store(lie) as server:
+        for name in ("in.tar", "in.zip", "in.csv", "in.parquet", "in.tar.gz"):
+            forget_stores()
+            code, _, err = run(capsys, "convert", f"--input={server.url}/{name}", f"--output={tmp_path}/out")
+            assert code == 2, err
+            assert err.startswith("error: "), err
+            assert err.count("\n") == 1, err
+        assert 0 < len(server.requests) < 300

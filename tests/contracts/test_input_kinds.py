@@ -147,7 +147,7 @@ def test_all_kinds_of_the_same_images_give_the_same_records(
 FIXTURES = {"gs": pytest.param("cloud", marks=pytest.mark.cloud), "s3": pytest.param("s3")}
 
 
-@pytest.mark.parametrize("store", [FIXTURES[scheme] for scheme in STORES])
+@pytest.mark.parametrize("store", [FIXTURES[scheme] for scheme, store in STORES.items() if store.is_listing])
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
 def test_all_kinds_give_the_same_records_from_a_store(capsys, request, digits, tmp_path, kind, make, store) -> None:
     given = make(tmp_path, digits)
@@ -158,6 +158,14 @@ def test_all_kinds_give_the_same_records_from_a_store(capsys, request, digits, t
     place.upload(tmp_path, bucket)
     flags = [flag.replace(str(tmp_path), bucket) for flag in given]
     assert converted(capsys, tmp_path, flags) == sorted((label, data) for label, _, data in images(digits))
+
+
+@pytest.mark.parametrize("make", [archive, zipped, parquet, tfrecords, webdataset])
+def test_files_of_images_give_the_same_records_from_a_web_server(capsys, web, digits, tmp_path, make) -> None:
+    path, *more = make(tmp_path, digits)
+    path = path.replace(str(tmp_path), f"{web.url}/a%20folder")
+    web.root = {"a folder": tmp_path}
+    assert converted(capsys, tmp_path, [path, *more]) == sorted((label, data) for label, _, data in images(digits))
 
 
 # Options that let the rows of an input pass through all steps of planning, or fail there.
