@@ -83,13 +83,20 @@ class Store(NamedTuple):
     is_listing: bool = True
 
 
-# Everything that depends on the scheme of a URI is said here.
+# Everything that depends on the scheme of a URI is here.
 STORES: dict[str, Store] = {
     # Google's client decompresses an object with Content-Encoding: gzip.
     "gs": Store("gcs", "google-cloud-storage", "pip install google-cloud-storage", is_writable=True, is_inflating=True),
     "s3": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
+    "az": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
     "http": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
     "https": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
+}
+
+
+# What to do with what is not read, by scheme.
+_INSTEAD = {
+    "hf": "download the dataset: hf download OWNER/NAME --repo-type=dataset --local-dir=FOLDER, and use --input=FOLDER",
 }
 
 
@@ -110,7 +117,8 @@ def _files(path: str) -> Files:
         return local
     store = _store(path)
     if store is None:
-        raise ValueError(f"{path!r} cannot be read, only {readable()}; mount other storage as a local folder")
+        advice = _INSTEAD.get(path.partition("://")[0], "mount other storage as a local folder")
+        raise ValueError(f"{path!r} cannot be read, only {readable()}; {advice}")
     try:
         module = importlib.import_module(f"beam_pipelines.storage.{store.module}")
     except ImportError as error:
@@ -253,9 +261,9 @@ def file_bytes(path: str) -> int:
 def look(path: str) -> tuple[int, int]:
     """Returns (size as from file_bytes(), version to be checked by read_bytes()).
 
-    The version of a GCS object is its generation, which changes with every write; that of an object of another store is
-    a hash of its ETag and size. The version of a part of a local file is the file's modification time in nanoseconds. A
-    complete local file, whose size alone is compared, has no version: 0.
+    The version of a GCS object is its generation, which changes with every write; in other stores, it is a hash of ETag
+    and size. The version of a part of a local file is the file's modification time in nanoseconds. A complete local
+    file, whose size alone is compared, has no version: 0.
     """
     part = _part(path)
     file = part[1] if part else path

@@ -1,4 +1,4 @@
-"""Storage backend for what is read, not written: s3://, http:// and https://, by obstore; see storage/__init__.py.
+"""Storage backend for what is read, not written: s3://, az:// and http(s)://, by obstore; see storage/__init__.py.
 
 obstore is Rust's object_store for Python. Each request is bounded in seconds, redirects and retries; a range comes with
 the size and the ETag of its object, or not at all; an answer without a length, or with all bytes where a range was
@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple, cast
 import obstore
 from obstore import exceptions
 from obstore.auth.boto3 import Boto3CredentialProvider
-from obstore.store import HTTPStore, S3Store
+from obstore.store import AzureStore, HTTPStore, S3Store
 
 from beam_pipelines import storage
 from beam_pipelines.storage.errors import Changed, Unavailable
@@ -205,7 +205,8 @@ def _head(path: str) -> Any:
 
 def _version(found: Any) -> int:
     """Returns a number that is another one for other bytes: of the ETag and size, or of date and size without one."""
-    text = f"{found['e_tag'] or found['last_modified']} {found['size']}"
+    tag = (found["e_tag"] or str(found["last_modified"])).strip('"')  # Azure lists it without the quotes
+    text = f"{tag} {found['size']}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") or 1
 
 
@@ -225,19 +226,39 @@ def _bucket(bucket: str) -> Any:
 @functools.lru_cache(maxsize=256)
 def _made(bucket: str, patience: Patience) -> Any:
     scheme, _, name = bucket.partition("://")
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     limits: Any = {
         "client_options": {
-            "allow_http": scheme == "http" or endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=patience.connect),
             "timeout": timedelta(seconds=patience.answer),
         },
         "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=patience.retries)},
     }
-    if scheme != "s3":
-        return HTTPStore.from_url(bucket, **limits)
-    more: Any = {"endpoint": endpoint} if endpoint else {}
-    return S3Store(name, **limits, **more, **_credentials())
+    return _MAKERS[scheme](bucket, name, limits)
+
+
+def _s3(bucket: str, name: str, limits: Any) -> Any:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return S3Store(name, **_with_endpoint(limits, endpoint), **_credentials())
+
+
+def _azure(bucket: str, name: str, limits: Any) -> Any:
+    return AzureStore(name, **_with_endpoint(limits, os.environ.get("AZURE_STORAGE_ENDPOINT")))
+
+
+def _web(bucket: str, name: str, limits: Any) -> Any:
+    return HTTPStore.from_url(bucket, **_with_endpoint(limits, bucket, is_given=False))
+
+
+# By scheme.
+_MAKERS = {"s3": _s3, "az": _azure, "http": _web, "https": _web}
+
+
+def _with_endpoint(limits: Any, endpoint: str | None, is_given: bool = True) -> Any:
+    """Returns arguments of a store with its address, which may be without TLS, unlike where a redirect leads."""
+    if not endpoint:
+        return limits
+    client_options = limits["client_options"] | {"allow_http": endpoint.startswith("http://")}
+    return limits | {"client_options": client_options} | ({"endpoint": endpoint} if is_given else {})
 
 
 def _credentials() -> Any:
@@ -268,23 +289,32 @@ def explained(path: str) -> Iterator[None]:
         if not type(error).__module__.startswith(("obstore", "botocore", "boto3")):
             raise
         text = str(error)
-        if "NoSuchBucket" in text:
+        if "NoSuchBucket" in text or "ContainerNotFound" in text:
             raise FileNotFoundError(f"{path!r} does not exist: {_said(error)}") from error
         if re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
             raise Unavailable(f"no permission for {path!r}: {_said(error)}{_advice(path)}") from error
+        if "Account must be specified" in text:
+            raise ValueError(f"{path!r} needs the name of the account; set AZURE_STORAGE_ACCOUNT_NAME") from error
         if "configured region" in text and storage.lists_files(path):
-            raise Unavailable(f"{path!r} is in another region; set AWS_REGION to that of the bucket") from error
+            raise Unavailable(f"{path!r} is in another region; set AWS_REGION to the region of the bucket") from error
         if "following redirect" in text:
-            raise Unavailable(f"{path!r} leads from one address to another without end") from error
+            raise Unavailable(f"{path!r} leads from one address to another endlessly") from error
         if "416 Range Not Satisfiable" in text:
             raise Changed(f"{path!r} was overwritten: it is shorter now") from error
         raise Unavailable(f"{path!r} cannot be reached: {_said(error)}; check its name and the network") from error
 
 
+# What helps where a permission is missing, by scheme.
+_ADVICE = {
+    "s3": "give credentials that may list and read it, by AWS_PROFILE, AWS_ACCESS_KEY_ID or a role",
+    "az": "give credentials that may list and read it, by AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or a role",
+    "http": "web servers are read without credentials: download the file",
+    "https": "web servers are read without credentials: download the file",
+}
+
+
 def _advice(path: str) -> str:
-    if not storage.lists_files(path):
-        return "; web servers are read without credentials: download the file"
-    return "; give credentials that may list and read it, by AWS_PROFILE, AWS_ACCESS_KEY_ID or a role"
+    return f"; {_ADVICE[path.partition('://')[0]]}"
 
 
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
@@ -295,7 +325,7 @@ def _said(error: BaseException) -> str:
     """Returns the message of an error in one line, without URLs, as their queries may sign a request."""
     text = str(error).partition("\n\nDebug source")[0]
     if message := _MESSAGE.search(text):
-        return message[1].strip().rstrip(".")
+        return message[1].strip().partition("\n")[0].rstrip(".")  # Azure adds the number and time of the request
     text = text.rpartition(" - ")[2].partition("<")[0]
     return " ".join(_URL.sub("its URL", text).split()).rstrip(" .:")[:300] or type(error).__name__
 

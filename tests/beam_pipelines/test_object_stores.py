@@ -354,3 +354,31 @@ def test_a_web_server_that_lies_costs_one_line(web, s3, quick, capsys, tmp_path,
             assert err.startswith("error: "), err
             assert err.count("\n") == 1, err
         assert 0 < len(server.requests) < 300
+
+
+# Azure.
+
+
+@pytest.mark.cloud
+def test_a_container_is_read_as_a_bucket_and_what_it_refuses_is_one_line(az, few_digits, tmp_path, monkeypatch, capsys):
+    container = az.make_bucket()
+    az.upload(few_digits, f"{container}/in")
+    listed = rows(f"{container}/in")
+    assert len(listed) == 36
+    assert not changes(listed)
+    first = sorted(few_digits.rglob("*.jpg"))[0].relative_to(few_digits)
+    az.put(f"{container}/in/{first}", (few_digits / first).read_bytes())
+    assert "was modified" in changes(listed)
+    with pytest.raises(storage.Changed, match="was overwritten"):
+        list(read_rows(listed))
+    for uri in ("az://no-such-container", f"{container}/no-such-folder"):
+        assert "does not exist" in refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+    for name, value, says in (
+        ("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0", "no permission for 'az://"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "", "set AZURE_STORAGE_ACCOUNT_NAME"),
+    ):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+        forget_stores()
+        said = refused(capsys, "convert", f"--input={container}/in", f"--output={tmp_path}/out")
+        assert says in said
+        assert "c2VjcmV0" not in said

@@ -144,7 +144,11 @@ def test_all_kinds_of_the_same_images_give_the_same_records(
 
 # Stores that inputs are read from, by scheme: each has a fixture with make_bucket() and upload(). One that is
 # registered without being here fails.
-FIXTURES = {"gs": pytest.param("cloud", marks=pytest.mark.cloud), "s3": pytest.param("s3")}
+FIXTURES = {
+    "gs": pytest.param("cloud", marks=pytest.mark.cloud),
+    "s3": pytest.param("s3"),
+    "az": pytest.param("az", marks=pytest.mark.cloud),
+}
 
 
 @pytest.mark.parametrize("store", [FIXTURES[scheme] for scheme, store in STORES.items() if store.is_listing])
