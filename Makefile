@@ -40,6 +40,9 @@ SPARK_JOB_SERVER ?= .servers/spark/spark-job-server.jar
 AXE_VERSION = 4.14.1
 AXE_CORE ?= .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js
 export AXE_CORE
+# An Azure Blob Storage on loopback, for `make test-cloud`; from the npm registry.
+AZURITE_VERSION = 3.35.0
+AZURITE ?= .servers/azurite-$(AZURITE_VERSION)/node_modules/.bin/azurite-blob
 # Vale, the checker of prose, for `make docs`; built by Go 1.26 or newer.
 VALE_VERSION = v3.21.0
 VALE ?= .servers/vale-$(VALE_VERSION)/vale
@@ -187,10 +190,10 @@ pictures: $(VENV)/installed
 test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
 	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
 
-## test-cloud: what touches gs://, against a server on this machine
-# Everything that touches gs://, with Google's own clients, against a server on this machine.
-test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
-	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal \
+## test-cloud: what touches gs:// and az://, against servers on this machine
+# Everything that touches gs://, with Google's own clients, and az://, against servers on this machine.
+test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER) $(AZURITE)
+	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) AZURITE=$(abspath $(AZURITE)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal \
 		$(call marked,cloud)
 
 ## fuzz: damaged and hostile files
@@ -232,12 +235,16 @@ bucket: $(VENV)/installed $(FAKE_GCS_SERVER)
 ## environments: install all that any test needs
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
-		$(VENV_PREFLIGHT)/installed $(VENV_DOCS)/installed $(AXE_CORE) $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) \
-		$(PRISM) $(VALE) $(LIBTPU)/libtpu/__init__.py
+		$(VENV_PREFLIGHT)/installed $(VENV_DOCS)/installed $(AXE_CORE) $(FAKE_GCS_SERVER) $(AZURITE) $(FLINK_JOB_SERVER) \
+		$(SPARK_JOB_SERVER) $(PRISM) $(VALE) $(LIBTPU)/libtpu/__init__.py
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
 	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
+
+.servers/azurite-$(AZURITE_VERSION)/node_modules/.bin/azurite-blob:
+	@command -v npm >/dev/null || { echo 'error: no npm found, which fetches Azurite; install it, or name the program: make test-cloud AZURITE=/path/to/azurite-blob' >&2; exit 2; }
+	npm install --silent --no-audit --no-fund --no-save --prefix .servers/azurite-$(AZURITE_VERSION) azurite@$(AZURITE_VERSION)
 
 .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js:
 	@command -v npm >/dev/null || { echo 'error: no npm found, which fetches axe-core; install it, or name the file: AXE_CORE=/path/to/axe.min.js' >&2; exit 2; }

@@ -50,6 +50,8 @@ TRAIN = [
 TPU = ["google-api-python-client>=2", "oauth2client>=4.1.3"]
 GCP = [*BEAM, "apache-beam[gcp]"]
 HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
+# Inputs at s3://: obstore reads, boto3 finds the credentials.
+STORES = ["boto3>=1.34", "obstore>=0.8"]
 # TrainSource and EvalSource resize with it where it is installed, in a tenth of NumPy's time.
 OPENCV = ["opencv-python-headless>=4.8"]
 ARRAY_RECORD = ["array_record>=0.6; sys_platform == 'linux'"]  # export-dataset --format=array_record
@@ -63,6 +65,9 @@ DEV = [
     *BEAM,
     *SERVING,
     *HEIC,
+    *STORES,
+    "flask-cors>=4",  # and Flask: moto's server
+    "moto[s3]>=5",  # a store of S3's kind on loopback
     # Where TensorFlow and NumPy are new enough to be beside JAX.
     *(f"{requirement}; python_version>='3.12'" for requirement in [*JAX, *JAX_EXAMPLE]),
     *OPENCV,
@@ -168,6 +173,7 @@ setup(
         "heic": HEIC,
         "opencv": OPENCV,
         "array_record": ARRAY_RECORD,
+        "stores": STORES,
         "demo": DEMO,
         "dev": TRAIN + TPU + DEMO + DEV,
         "all": TRAIN + TPU + GCP + DEMO + DEV,

@@ -152,7 +152,6 @@ def check_inputs(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     for source in options.sources:
         listing.check_source(source, options, options.labels)
         _check_apart(source.folder if source.is_pattern else source.path, options.output)
-    storage.check(options.output)
     output_checks.check_output(options.output)
     return options, remarks + [line for source in options.sources for line in listing.remarks(source, options)]
 

@@ -149,6 +149,7 @@ class Source:
         if self.name and not valid_split(self.name):
             raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
         for name in ("path", "image_folder", *_FILES_WITH_LABELS, *_FILES_WITH_CHANGES):
+            storage.check_has_no_secret(getattr(self, name))
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
         object.__setattr__(self, "split", split_named(self.split))
         if self.path.endswith(".parquet") and not self.record:

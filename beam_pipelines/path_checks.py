@@ -16,8 +16,15 @@ from beam_pipelines.sources.existence import check_exists, check_file
 
 
 def check(flags: argparse.Namespace) -> None:
-    """Raises ValueError if a local path that a command reads does not exist, or if the options of convert are wrong."""
+    """Checks the paths of a command.
+
+    Raises:
+      ValueError: A local path that it reads does not exist, its output cannot be written to, or the options of convert
+        are wrong.
+    """
     given = vars(flags)
+    if output := given.get("output"):
+        storage.check_writable(storage.absolute(output))
     if flags.run == "convert":
         for source in conversion_options(flags).sources:
             if not any(map(storage.is_uri, (source.path, source.image_folder))):

@@ -28,6 +28,7 @@ def write_sample(output: str) -> tuple[int, int]:
     except ImportError as error:
         raise ValueError(which_extra(error) or str(error)) from error
     digits = load_digits()
+    storage.check_writable(output)
     storage.check(output)
     found = {path for path, _ in storage.list_files(output)}
     named = {f"{label}/{number:04d}.jpg": digits.images[number] for number, label in enumerate(digits.target)}

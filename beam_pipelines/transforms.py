@@ -281,7 +281,6 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
             self._options = dataclasses.replace(output, sources=(), splits_required=False, **options)
         else:
             self._options = ConvertOptions((), output, **options)
-        storage.check(self._options.output)
         output_checks.check_output(self._options.output)
 
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:

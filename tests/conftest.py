@@ -13,9 +13,12 @@ import pytest
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sample_digits import write_sample
 from estimator_app.runtime.tensorflow_startup import set_up_processor
+from support.azure import az, az_server  # noqa: F401
 from support.cloud import cloud, cloud_server, proxy  # noqa: F401
 from support.gs import gs, gs_session  # noqa: F401
+from support.s3 import s3, s3_server  # noqa: F401
 from support.shared import shared
+from support.web import web  # noqa: F401
 from tpu_input import command_line
 from tpu_input.dataset_format.records import Manifest
 

@@ -48,6 +48,7 @@ TESTS = {
     "docs/preflight.md": "test_guides.py",
     "docs/pytorch.md": "tpu_input/test_example_source.py",
     "docs/security.md": "test_security_docs.py",
+    "docs/stores.md": "contracts/test_store_docs.py",
     "docs/terminal.md": "test_terminal.py",
     "docs/train.md": "test_python_docs.py",
     "docs/train_jax.md": "estimator_app/test_jax_guide.py",

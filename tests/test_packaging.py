@@ -158,6 +158,7 @@ def test_every_extra_is_known(built):
         "jax",
         "preflight",
         "opencv",
+        "stores",
         "demo",
         "dev",
         "all",

@@ -40,7 +40,13 @@ from tpu_input.dataset_format.split_names import split_named
 
 
 def check_output(output: str) -> None:
-    """Checks, before any input is listed, that the output has only files that a conversion may have written."""
+    """Checks, before any input is listed, that the output has only files that a conversion may have written.
+
+    Raises:
+      ValueError: It has others, or cannot be reached or written to.
+    """
+    storage.check_writable(output)
+    storage.check(output)
     if not storage.is_uri(output) and os.path.exists(output) and not os.path.isdir(output):
         raise ValueError(f"output {output!r} is a file, but must be a folder; choose another output")
     files = [path for path, _ in list_dataset(output)]

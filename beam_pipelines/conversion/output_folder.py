@@ -194,7 +194,7 @@ def complete_manifest(dataset: str, allow_export: bool = False) -> Manifest:
     storage.check(dataset)
     manifest = read_manifest(dataset, allow_export)
     if manifest is None:
-        if "://" not in dataset and not os.path.exists(dataset):
+        if not storage.is_uri(dataset) and not os.path.exists(dataset):
             raise ValueError(f"{dataset!r} does not exist; correct the path, or create a dataset there with convert")
         raise ValueError(
             f"{dataset!r} contains no {MANIFEST_NAME}, so it is not a complete dataset; create one with convert, or, "
@@ -248,10 +248,11 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
       ValueError: Another process holds the lock, or one of the dataset's own folders is a link.
       OSError: The lock cannot be written.
     """
+    storage.check_writable(output)
     check_working_folders(output)
     path = f"{output}/{WORK_NAME}/{LOCK_NAME}"
     with contextlib.ExitStack() as stack:
-        if output.startswith("gs://"):
+        if storage.is_uri(output):  # one of a store with a lock
             from beam_pipelines.storage.gcs_lock import leased
 
             yield stack.enter_context(leased(path))

@@ -11,6 +11,12 @@ from beam_pipelines.options import Source
 
 def check_exists(source: Source) -> None:
     """Raises ValueError if an input does not exist."""
+    is_file = source.is_list or source.is_archive or source.is_file_of_records
+    if not is_file and not storage.lists_files(source.path):
+        raise ValueError(
+            f"input {source.path!r} is on a web server, which lists no files; name one file: a .tar, .tar.gz or .zip, "
+            "a .csv, .tsv or .jsonl, or a file of records such as x.parquet"
+        )
     if source.record and not storage.is_uri(source.path):
         pattern = glob.escape(source.path)
         if not glob.glob(pattern.replace("[*]", "*") if source.is_pattern else pattern):

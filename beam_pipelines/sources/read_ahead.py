@@ -243,8 +243,7 @@ def _read(row: Row) -> Loaded:
         raise _unavailable(row, "there is not enough memory") from error
     except (OSError, ValueError) as error:
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
-    # Google's client decompresses an object with Content-Encoding: gzip, so its size may differ.
-    if len(data) != row.num_bytes and not row.uri.startswith("gs://") and not storage.is_record(row.uri):
+    if len(data) != row.num_bytes and not storage.may_inflate(row.uri) and not storage.is_record(row.uri):
         raise storage.Changed(_changed([_resized(row, len(data))]))
     return row, data
 

@@ -1,11 +1,14 @@
 """File access, local and by URI. All files of inputs and datasets, except the lock, are opened through this package.
 
-path ──▶ local.py; gcs.py for gs://; other URIs are refused, as they have neither a lock nor atomic writes
+path ──▶ local.py; for a URI, the backend of its scheme in STORES: gcs.py reads and writes, object_stores.py reads
+
+Datasets are written to local folders and gs:// alone, which have a lock, and writes that a late writer cannot undo.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import time
@@ -13,11 +16,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import IO, Protocol, TypeVar
+from typing import IO, NamedTuple, Protocol, TypeVar, cast
 
 from beam_pipelines.storage import local
 from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
+from tpu_input.command_line.paths import Unclear
 from tpu_input.command_line.paths import absolute as absolute
 from tpu_input.dataset_format.records import IMAGE_KEY, image_of
 
@@ -44,33 +48,135 @@ class Files(Protocol):
     def open_file(self, path: str) -> IO[bytes]: ...
     def open_headers(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
+    def written_at(self, path: str, version: int, or_copied: bool) -> float: ...
+    def replaceable(self, path: str) -> int: ...
+
+
+class WritableFiles(Files, Protocol):
+    """Interface of a storage backend to which datasets are written."""
+
     def create(
         self, path: str, temporary_in: str, new: bool, version: int, sync_name: bool
     ) -> AbstractContextManager[IO[bytes]]: ...
-    def replaceable(self, path: str) -> int: ...
     def move(self, source: str, target: str) -> None: ...
     def publish(self, files: list[tuple[str, str]]) -> None: ...
     def delete(self, paths: list[str]) -> None: ...
+
+
+class Store(NamedTuple):
+    """What reads the URIs of a scheme.
+
+    Attributes:
+      module: Module of the backend in this package.
+      packages: What it imports.
+      install: What installs them.
+      is_writable: Whether datasets are written there: the backend is a WritableFiles, and has a lock.
+      is_inflating: Whether an object may be read inflated, with another size than the listed one.
+      is_listing: Whether it lists the files of a folder.
+    """
+
+    module: str
+    packages: str
+    install: str
+    is_writable: bool = False
+    is_inflating: bool = False
+    is_listing: bool = True
+
+
+# Everything that depends on the scheme of a URI is here.
+STORES: dict[str, Store] = {
+    # Google's client decompresses an object with Content-Encoding: gzip.
+    "gs": Store("gcs", "google-cloud-storage", "pip install google-cloud-storage", is_writable=True, is_inflating=True),
+    "s3": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
+    "az": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
+    "http": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
+    "https": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
+}
+
+
+# What to do with what is not read, by scheme.
+_INSTEAD = {
+    "hf": "download the dataset: hf download OWNER/NAME --repo-type=dataset --local-dir=FOLDER, and use --input=FOLDER",
+}
+
+
+def readable(listing: bool = False) -> str:
+    """Returns what can be read, for messages; or of that, what also lists files."""
+    schemes = [scheme for scheme, store in STORES.items() if store.is_listing or not listing]
+    *others, last = ("local files", *(f"{scheme}://" for scheme in schemes))
+    return f"{', '.join(others)} and {last}"
+
+
+def _store(path: str) -> Store | None:
+    return STORES.get(path.partition("://")[0])
 
 
 def _files(path: str) -> Files:
     """Returns the storage backend for `path`; imported on first use, as all but the local one are slow to import."""
     if not is_uri(path):
         return local
-    if not is_supported(path):
-        raise ValueError(f"{path!r} is neither a local path nor a gs:// URI; mount other storage as a local folder")
+    store = _store(path)
+    if store is None:
+        advice = _INSTEAD.get(path.partition("://")[0], "mount other storage as a local folder")
+        raise ValueError(f"{path!r} cannot be read, only {readable()}; {advice}")
     try:
-        from beam_pipelines.storage import gcs
+        module = importlib.import_module(f"beam_pipelines.storage.{store.module}")
     except ImportError as error:
+        raise ValueError(f"{path!r} needs {store.packages} ({error}); run: {store.install}") from error
+    return cast(Files, module)
+
+
+def _writable_files(path: str) -> WritableFiles:
+    check_writable(path)
+    return cast(WritableFiles, _files(path))
+
+
+def check_writable(path: str) -> None:
+    """Checks that datasets are written to such a place; sends no request.
+
+    Raises:
+      ValueError: Its store has no lock, or is none that is known.
+    """
+    store = _store(path)
+    if is_uri(path) and not (store and store.is_writable):
+        writable = " and ".join(f"{scheme}://" for scheme, store in STORES.items() if store.is_writable)
         raise ValueError(
-            f"{path!r} needs google-cloud-storage ({error}); run: pip install google-cloud-storage"
-        ) from error
-    return gcs
+            f"{path!r} cannot be written to, only local folders and {writable}, which have a lock against a second "
+            "writer; write there, and copy the result"
+        )
 
 
 def is_supported(path: str) -> bool:
-    """Returns whether `path` is local or a gs:// URI."""
-    return not is_uri(path) or path.startswith("gs://")
+    """Returns whether `path` is local, or a URI of a store that can be read."""
+    return not is_uri(path) or _store(path) is not None
+
+
+def lists_files(path: str) -> bool:
+    """Returns whether the files of a folder can be listed where `path` is; a web server has single files."""
+    store = _store(path)
+    return store is None or store.is_listing
+
+
+def check_has_no_secret(path: str) -> None:
+    """Checks that a path can be stored and shown, as all paths of inputs are.
+
+    Raises:
+      Unclear: It is the URL of a web server with a query, which may be a signature, or with a user name.
+    """
+    place, mark, _ = path.partition("?")
+    host = place.partition("://")[2].partition("/")[0]
+    if not lists_files(path) and (mark or "@" in host):
+        shown = place.replace(f"{host.rpartition('@')[0]}@", "") if "@" in host else place
+        raise Unclear(
+            f"the URL {shown!r} comes with {'a query' if mark else 'a user name'}, which may be a secret and would be "
+            "stored in the manifest; download the file, and name the copy"
+        )
+
+
+def may_inflate(path: str) -> bool:
+    """Returns whether what is read of a file may have another size than what look() says."""
+    store = _store(path)
+    return store is not None and store.is_inflating
 
 
 def is_uri(path: str) -> bool:
@@ -155,9 +261,9 @@ def file_bytes(path: str) -> int:
 def look(path: str) -> tuple[int, int]:
     """Returns (size as from file_bytes(), version to be checked by read_bytes()).
 
-    The version of a GCS object is its generation, which changes with every write. The version of a part of a local file
-    is the file's modification time in nanoseconds. A complete local file, whose size alone is compared, and files
-    in other kinds of storage have no version: 0.
+    The version of a GCS object is its generation, which changes with every write; in other stores, it is a hash of ETag
+    and size. The version of a part of a local file is the file's modification time in nanoseconds. A complete local
+    file, whose size alone is compared, has no version: 0.
     """
     part = _part(path)
     file = part[1] if part else path
@@ -176,17 +282,14 @@ def written_at(path: str, version: int = 0, or_copied: bool = False) -> float:
 
     Args:
       path: The file.
-      version: The generation of a GCS object, if it is known: the time of its writing in microseconds.
+      version: Version of an object from look(), if it is known.
       or_copied: Of a local file, take the time at which it, or the link to it, came to its place. Tools that copy do
         not set it back as they do with the modification time.
 
     Raises:
       Unavailable: The storage failed, also after retries.
     """
-    if is_uri(path):
-        return (version or look(path)[1]) / 1e6
-    status = _patiently(path, lambda: os.stat(path))
-    return max(status.st_ctime, os.lstat(path).st_ctime) if or_copied else status.st_mtime
+    return _patiently(path, lambda: _files(path).written_at(path, version, or_copied))
 
 
 def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
@@ -358,11 +461,11 @@ def create(
       sync_name: Whether a local file has its name after a power failure, too. Its content is flushed to disk in any
         case, before it gets the name; the next file with this option in the same folder makes all names there durable.
     """
-    return _files(path).create(path, temporary_in, new, version, sync_name)
+    return _writable_files(path).create(path, temporary_in, new, version, sync_name)
 
 
 def replaceable(path: str) -> int:
-    """Returns the version of a file that create() replaces: the object's generation, or the time of modification in ns.
+    """Returns the version of a file that create() replaces: the object's version, or the time of modification in ns.
 
     It is 0 if there is no file.
     """
@@ -371,7 +474,7 @@ def replaceable(path: str) -> int:
 
 def move(source: str, target: str) -> None:
     """Moves a file; an existing file at `target` is replaced."""
-    _files(target).move(source, target)
+    _writable_files(target).move(source, target)
 
 
 def publish(files: list[tuple[str, str]]) -> None:
@@ -381,13 +484,13 @@ def publish(files: list[tuple[str, str]]) -> None:
       FileExistsError: There is another file at a target.
     """
     if files:
-        _files(files[0][0]).publish(files)
+        _writable_files(files[0][0]).publish(files)
 
 
 def delete(paths: list[str]) -> None:
     """Deletes files and links, but not folders or the targets of links; a missing file is not an error."""
     if paths:
-        _files(paths[0]).delete(paths)
+        _writable_files(paths[0]).delete(paths)
 
 
 def delete_empty(folders: list[str]) -> None:

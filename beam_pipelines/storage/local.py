@@ -123,6 +123,11 @@ def look(path: str) -> tuple[int, int]:
         return -1, 0
 
 
+def written_at(path: str, version: int, or_copied: bool) -> float:
+    status = os.stat(path)
+    return max(status.st_ctime, os.lstat(path).st_ctime) if or_copied else status.st_mtime
+
+
 def changed_at(path: str) -> int:
     return os.stat(path).st_mtime_ns
 

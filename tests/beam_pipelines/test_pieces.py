@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from beam_pipelines.storage import gcs as ranged_file
+from beam_pipelines.storage import pieces as ranged_file
 
 DATA = b"".join(b"line %d\n" % number for number in range(2000))
 

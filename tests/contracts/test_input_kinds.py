@@ -22,6 +22,7 @@ from beam_pipelines.runners import phases
 from beam_pipelines.shard_formats.all_formats import EXPORTS
 from beam_pipelines.sources.input_kinds import InputKind
 from beam_pipelines.sources.listing import KINDS, kind_of
+from beam_pipelines.storage import STORES
 from support.folders import files
 from support.pipelines_commands import refused, run
 from support.stored_records import splits_by_key
@@ -161,16 +162,34 @@ def test_all_kinds_of_the_same_images_give_the_same_records(
     assert converted(capsys, tmp_path, given) == sorted((label, data) for label, _, data in images(digits))
 
 
-@pytest.mark.cloud
+# Stores that inputs are read from, by scheme: each has a fixture with make_bucket() and upload(). One that is
+# registered without being here fails.
+FIXTURES = {
+    "gs": pytest.param("cloud", marks=pytest.mark.cloud),
+    "s3": pytest.param("s3"),
+    "az": pytest.param("az", marks=pytest.mark.cloud),
+}
+
+
+@pytest.mark.parametrize("store", [FIXTURES[scheme] for scheme, store in STORES.items() if store.is_listing])
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
-def test_all_kinds_give_the_same_records_from_a_bucket(capsys, cloud, digits, tmp_path, kind, make) -> None:
+def test_all_kinds_give_the_same_records_from_a_store(capsys, request, digits, tmp_path, kind, make, store) -> None:
     given = make(tmp_path, digits)
-    bucket = cloud.make_bucket()
+    place = request.getfixturevalue(store)
+    bucket = place.make_bucket()
     for path in tmp_path.glob("*.csv"):
         path.write_text(path.read_text().replace(str(tmp_path), bucket))
-    cloud.upload(tmp_path, bucket)
+    place.upload(tmp_path, bucket)
     flags = [flag.replace(str(tmp_path), bucket) for flag in given]
     assert converted(capsys, tmp_path, flags) == sorted((label, data) for label, _, data in images(digits))
+
+
+@pytest.mark.parametrize("make", [archive, zipped, parquet, tfrecords, webdataset])
+def test_files_of_images_give_the_same_records_from_a_web_server(capsys, web, digits, tmp_path, make) -> None:
+    path, *more = make(tmp_path, digits)
+    path = path.replace(str(tmp_path), f"{web.url}/a%20folder")
+    web.root = {"a folder": tmp_path}
+    assert converted(capsys, tmp_path, [path, *more]) == sorted((label, data) for label, _, data in images(digits))
 
 
 # Options that let the rows of an input pass through all steps of planning, or fail there.

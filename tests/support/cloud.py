@@ -141,20 +141,21 @@ def _running(program: str) -> Iterator[str]:
     command = [program, "-backend=memory", "-log-level=error", *host]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        _wait_for(port, process)
+        wait_for(port, process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(200):
-        assert process.poll() is None, f"fake-gcs-server ended with {process.returncode}"
+def wait_for(port: int, process: subprocess.Popen[bytes], seconds: int = 10) -> None:
+    """Waits until a server listens that was just started."""
+    for _ in range(20 * seconds):
+        assert process.poll() is None, f"the server ended with {process.returncode}"
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.05)
-    raise AssertionError("fake-gcs-server does not listen")
+    raise AssertionError("the server does not listen")
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shlex
 import sys
 import threading
@@ -119,8 +120,11 @@ def speed(count: float, seconds: float, unit: str) -> str:
 
 
 def note(text: str) -> None:
-    """Writes a line to --log_file alone."""
-    _log.info("%s", printable(text))
+    """Writes a line to --log_file alone, without user names and queries of URLs, which may be secrets."""
+    _log.info("%s", _WEB.sub(r"\1\2", printable(text)))
+
+
+_WEB = re.compile(r"(https?://)(?:[^/\s@]*@)?([^\s?'\"]*)(?:\?[^\s'\"]*)?")
 
 
 @contextlib.contextmanager

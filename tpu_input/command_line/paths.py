@@ -15,7 +15,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 # A URI whose second slash is missing; such a local folder can be given as ./gs:/x.
-_HALF_URI = re.compile(r"(gs|s3|https?|hdfs|file):/(?!/)")
+_HALF_URI = re.compile(r"(gs|s3|az|hf|https?|hdfs|file):/(?!/)")
 
 
 # Object stores: a file becomes visible only when it is complete, and folders are only name prefixes.

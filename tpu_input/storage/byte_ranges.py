@@ -76,7 +76,7 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
     """Returns `num_bytes` bytes of a file from byte `start` on, fewer at its end; None returns all.
 
     Raises:
-      ValueError: It is not a regular file.
+      ValueError: It is not a regular file, or a URI that TensorFlow cannot read.
       FileNotFoundError: There is no such file.
       OSError: It cannot be read. For a file that TensorFlow reads, TensorFlow's own error is raised instead.
     """
@@ -85,15 +85,22 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
     if path.startswith("gs://"):
         with contextlib.suppress(ImportError):
             return _download(path, start, num_bytes)
-    with needing_extras(f"reading {path!r}"):
-        import tensorflow as tf
-
+    elsewhere = f"{path!r} cannot be read: copy it to a local folder or to gs://, from which datasets are read"
+    try:
+        with needing_extras(f"reading {path!r}"):
+            import tensorflow as tf
+    except ImportError as error:
+        if path.startswith("gs://"):
+            raise
+        raise ValueError(elsewhere) from error
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             file.seek(start)
             return cast(bytes, file.read(-1 if num_bytes is None else num_bytes))
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(error.message) from error
+    except tf.errors.UnimplementedError as error:  # the URI's scheme; TensorFlow I/O adds some
+        raise ValueError(elsewhere) from error
 
 
 def _read_local(path: str, start: int, num_bytes: int | None) -> bytes:

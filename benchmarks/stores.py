@@ -1,0 +1,102 @@
+"""CPU time and memory of a conversion whose inputs are local, at gs:// and at s3://; prints a table for docs/stores.md.
+
+    export PYTHONPATH=tests FAKE_GCS_SERVER=.servers/fake-gcs-server-v1.56.1/fake-gcs-server
+    python -m benchmarks.stores --images=1000
+    python -m benchmarks.stores --reads=300         # obstore beside s3fs, where that is installed, too
+
+Both stores are servers of the tests on this machine, which share its cores: so no wall-clock time is shown, and the CPU
+time is that of the conversion with its workers, without the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from beam_pipelines import storage
+from benchmarks import measure
+from benchmarks.corpus import describe, make_corpus
+from benchmarks.own_cost import cost_of
+from support.cloud import running_cloud
+from support.s3 import ENVIRONMENT, running_s3
+
+
+def convert(uri: str, output: Path, environment: dict[str, str]) -> measure.Run:
+    """Returns what a conversion of a folder took; removes what it wrote."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    command = ["env", *variables, sys.executable, "-W", "ignore", "-m", "beam_pipelines", "convert"]
+    command += [f"--input={uri}", f"--output={output}", "--num_processes=2"]
+    done = measure.check(measure.run(command), command)
+    shutil.rmtree(output)
+    return done
+
+
+def compare_reads(count: int) -> None:
+    """Prints the CPU time of reading objects of 100 KB by 32 threads, with obstore and with fsspec's s3fs."""
+    with running_s3() as s3:
+        os.environ.update(ENVIRONMENT, AWS_ENDPOINT_URL=s3.url)
+        bucket = s3.make_bucket()
+        paths = [f"{bucket}/{number}" for number in range(count)]
+        for path in paths:
+            s3.put(path, os.urandom(100_000))
+        readers: dict[str, Callable[[str], bytes]] = {"obstore": storage.read_bytes}
+        with contextlib.suppress(ImportError):
+            readers["s3fs"] = importlib.import_module("s3fs").S3FileSystem().cat_file
+        for name, read in readers.items():
+            read(paths[0])
+
+            def read_all(read: Callable[[str], bytes] = read) -> int:
+                with ThreadPoolExecutor(32) as pool:
+                    return len(list(pool.map(read, paths)))
+
+            print(f"{name}: {cost_of(read_all)['cpu_ms']:.2f} ms of CPU time per object")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--reads", type=int, help="compare reads of so many objects instead")
+    flags = parser.parse_args()
+    if flags.reads:
+        return compare_reads(flags.reads)
+    with contextlib.ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        num_bytes = make_corpus(work / "in", flags.images)
+        cloud = stack.enter_context(running_cloud(os.environ["FAKE_GCS_SERVER"], work))
+        s3 = stack.enter_context(running_s3())
+        places: dict[str, tuple[str, dict[str, str]]] = {"local": (f"{work}/in", {})}
+        for name, store, environment in (
+            ("gs://", cloud, cloud.environment),
+            ("s3://", s3, ENVIRONMENT | {"AWS_ENDPOINT_URL": s3.url}),
+        ):
+            bucket = store.make_bucket()
+            store.upload(work / "in", f"{bucket}/in")
+            places[name] = (f"{bucket}/in", environment)
+        ways = {name: lambda place=place: convert(place[0], work / "out", place[1]) for name, place in places.items()}
+        runs = measure.in_turn(ways, flags.repeats)
+    rows = [
+        {
+            "inputs": name,
+            "cpu_ms": 1000 * statistics.median(run.cpu_seconds for run in found) / flags.images,
+            "peak_mb": statistics.median(run.peak_mb for run in found),
+        }
+        for name, found in runs.items()
+    ]
+    columns = {"inputs": "inputs", "CPU ms per image": "cpu_ms:.2f", "memory, MB": "peak_mb:,.0f"}
+    print(describe(flags.images, num_bytes))
+    print(measure.in_words(measure.machine()))
+    print(measure.markdown({"rows": rows, "columns": columns, "notes": []}))
+
+
+if __name__ == "__main__":
+    main()
