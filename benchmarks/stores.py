@@ -33,7 +33,7 @@ from support.s3 import ENVIRONMENT, running_s3
 def convert(uri: str, output: Path, environment: dict[str, str]) -> measure.Run:
     """Returns what a conversion of a folder took; removes what it wrote."""
     variables = [f"{name}={value}" for name, value in environment.items()]
-    command = ["env", *variables, sys.executable, "-W", "ignore", "-m", "beam_pipelines", "convert"]
+    command = ["env", *variables, sys.executable, "-W", "ignore", "-m", "jpeg2tpu", "convert"]
     command += [f"--input={uri}", f"--output={output}", "--num_processes=2"]
     done = measure.check(measure.run(command), command)
     shutil.rmtree(output)
