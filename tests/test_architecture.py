@@ -191,6 +191,7 @@ def test_cores_are_counted_in_one_place():
 # are written at the same time, each with units of its own, what ticks while a command works, and a lock for the bytes
 # that several threads unpack together.
 WITH_THREADS_OF_THEIR_OWN = {
+    "beam_pipelines.conversion.shard_owners",
     "beam_pipelines.conversion.shard_writing",
     "beam_pipelines.runners.executors",
     "beam_pipelines.runners.phases",

@@ -1,7 +1,7 @@
 """Owners of shards: the processes that write shards, each with workers of its own.
 
 A process that owns shards writes, hashes and indexes what its workers send, so it can feed only so many of them. On a
-machine with many cores there are several owners, and each takes the next shard that nobody has begun:
+machine with many cores there are several owners, and each takes the next shard that no other has begun:
 
     command ──shard──▶ owner ──unit──▶ worker
             ◀──counts──      ◀──records──

@@ -84,7 +84,8 @@ def find(row: Row) -> Row:
     if is_url(row.uri):  # what is behind it is known when it is read
         return row
     if not storage.is_supported(row.uri) or not (row.num_bytes or storage.lists_files(row.uri)):
-        return row._replace(num_bytes=0).reject("missing", f"images of a list can be {storage.readable(listing=True)}")
+        readable = f"{storage.readable(listing=True)}, or URLs with http:// or https://"
+        return row._replace(num_bytes=0).reject("missing", f"images of a list can be {readable}")
     if row.uri and not row.num_bytes:
         num_bytes, version = storage.look(row.uri)
         row = row._replace(num_bytes=num_bytes, version=version)

@@ -13,6 +13,8 @@ import hashlib
 import re
 import urllib.parse
 
+from beam_pipelines import storage
+
 _URL = re.compile(r"https?://", re.IGNORECASE)
 _IN_TEXT = re.compile(r"""https?://[^\s"'<>,;]+""", re.IGNORECASE)
 # Parameters of signed URLs: of S3 (X-Amz-…), Google Cloud Storage (X-Goog-…), CloudFront, Azure (sv, se, sig, …). They
@@ -26,8 +28,8 @@ _DIGITS = 16
 
 
 def is_url(uri: str) -> bool:
-    """Returns whether a URI is read by HTTP."""
-    return bool(_URL.match(uri))
+    """Returns whether a URI is a whole file that is read by HTTP: not a member of an archive on the web."""
+    return bool(_URL.match(uri)) and not storage.byte_range(uri)
 
 
 def origin(url: str) -> str:
