@@ -7,7 +7,7 @@ import stat
 
 
 def make_private(folder: str) -> bool:
-    """Makes a folder if it is missing; returns whether it is the user's own, and nobody else can write to it.
+    """Makes a folder if it is missing; returns whether it is the user's own, and no one else can write to it.
 
     Another user may have made it, or a link of its name, in a folder that all share.
 
