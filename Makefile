@@ -212,10 +212,12 @@ kills: $(VENV)/installed $(FAKE_GCS_SERVER) $(PRISM)
 
 ## soak: a training run that is killed every random minute
 # A run that is killed every random minute, whose disk fills up twice and whose bucket is away for a minute, against one
-# that nothing happens to. TRAINER= names the trainer; with 200,000 STEPS both together take some hours.
-soak: $(VENV)/installed $(FAKE_GCS_SERVER)
+# that nothing happens to. TRAINER= names the trainer; with 200,000 STEPS both together take some hours. JAX is in the
+# environment of the newest Python.
+soak_venv = $(if $(filter jax,$(TRAINER)),$(VENV_NEWEST),$(VENV))
+soak: $(soak_venv)/installed $(FAKE_GCS_SERVER)
 	cd tests && PYTHONPATH=..:. TF_CPP_MIN_LOG_LEVEL=3 FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) \
-		unshare --map-root-user --mount $(abspath $(VENV))/bin/python -W ignore -m soak --steps=$(STEPS) --seed=$(SEED) \
+		unshare --map-root-user --mount $(abspath $(soak_venv))/bin/python -W ignore -m soak --steps=$(STEPS) --seed=$(SEED) \
 		$(if $(TRAINER),--trainer=$(TRAINER))
 
 ## mutants: whether the tests notice changed arithmetic

@@ -10,7 +10,6 @@ ADDRESS:PORT N I for process I of N. It resumes from the last checkpoint, also w
 import argparse
 import functools
 import os
-import time
 
 import jax
 import jax.numpy as jnp
@@ -120,18 +119,14 @@ def train(args):
     say = functools.partial(print, flush=True) if jax.process_index() == 0 else lambda text: None
     say(f"step {start} of {args.train_steps}, on {num_devices} devices of {jax.process_count()} processes")
     batches = functools.partial(global_batches, manifest, batch_size=args.batch_size, divided=divided, **options)
-    timed = start, time.monotonic()  # steps before a stretch of training, and when it began
     for step, batch in zip(range(start + 1, args.train_steps + 1), batches("train", start_step=start), strict=False):
         state, loss = train_step(definition, config, state, batch)
         if step % args.log_steps == 0:
-            loss, speed = float(loss), (step - timed[0]) * args.batch_size / (time.monotonic() - timed[1])
-            say(f"step {step}: loss {loss:.6f}, {speed:.3g} images/s")
-            timed = step, time.monotonic()
+            say(f"step {step}: loss {float(loss):.6f}")
         if step % args.steps_per_eval == 0 or step == args.train_steps:
             kept = {"state": ocp.args.StandardSave(state), "position": ocp.args.JsonSave(position | {"step": step})}
             checkpoints.save(step, args=ocp.args.Composite(**kept))
             say(f"step {step}: {evaluate(definition, config, state, batches('validation'))}")
-            timed = step, time.monotonic()
     checkpoints.close()  # when the last checkpoint is written
 
 

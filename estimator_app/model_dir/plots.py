@@ -4,7 +4,9 @@
     Metrics ──draw_confusion()──▶ MODEL_DIR/confusion.png
     the same, some training images, images classified wrongly ──▶ MODEL_DIR/pictures/events.out.tfevents.…
 
-TensorBoard reads the event file of only one writer per folder, hence the separate folder `pictures`.
+TensorBoard reads the event file of only one writer per folder, hence the separate folder `pictures`. matplotlib is
+imported when something is drawn: it would delay the first step. Without pyplot, which keeps every figure in memory and
+looks for a display.
 """
 
 from __future__ import annotations
@@ -19,11 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, ListedColormap, PowerNorm
-from matplotlib.figure import Figure  # without pyplot, which keeps every figure in memory and looks for a display
-from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -40,6 +37,9 @@ from tpu_input.without_tensorflow.decode_window import decode_file
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
 
 # Names of more classes than _MOST_NAMES, and counts of more than _MOST_COUNTS, would be too small to read.
 _MOST_NAMES = 50
@@ -66,6 +66,8 @@ def draw_curves(
       training: (step, value) of TensorBoard's curves by name, see read_training_curves(); the means of `rows` are shown
         where there are none.
     """
+    from matplotlib.figure import Figure
+
     split, found = _short(rows[-1].split), best(rows, metric)
     training = {name: _thinned(points) for name, points in (training or {}).items()}
     for name, column in (("train/loss", "train_loss"), ("train/learning_rate", "learning_rate")):
@@ -133,6 +135,9 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     that is right, orange where it is wrong. The scale is a square root's, so that a single wrong example is seen. Next
     to each row is the class's recall.
     """
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
     counts = np.array(metrics.confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     recall = np.where(counts.sum(axis=1) > 0, np.diag(shares), np.nan)
@@ -181,6 +186,9 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
 
 def _visible(name: str) -> Colormap:
     """Returns a color map whose lightest color is not the paper's."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
     return ListedColormap(colormaps[name](np.linspace(0.15, 1, 256)))
 
 
@@ -191,6 +199,8 @@ def _short(name: str) -> str:
 
 
 def _png(figure: Figure) -> bytes:
+    from matplotlib.text import Text
+
     for text in figure.findobj(Text):
         # Names of classes and splits are arbitrary text: "US$ to A$" must not be parsed as a formula.
         text.set_parse_math(False)

@@ -20,7 +20,7 @@ import estimator_app
 from estimator_app.trainers.interruption import Stopped
 from support.app_commands import refused
 from support.app_fixtures import OPTIONS, RECIPE, configured
-from support.jax_runs import command
+from support.jax_runs import ROOT, command
 from support.pages import trainer_table
 from support.trainers import needs_jax
 
@@ -348,6 +348,50 @@ def test_a_newer_tensorflow_is_left_alone(digits, digits_dataset, tmp_path):
     assert json.loads((tmp_path / "m/config.json").read_text())["trainer"] == "jax"
 
 
+@pytest.mark.parametrize(("mode", "is_used"), [(None, True), (0o700, True), (0o770, False), (0o707, False)])
+def test_compiled_programs_are_read_from_a_folder_that_only_the_user_can_write_to(tmp_path, monkeypatch, mode, is_used):
+    import jax
+
+    from estimator_app.trainers.jax.state import set_cache_folder
+
+    updates: list[Any] = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(jax.config, "update", lambda name, value: updates.append((name, value)))
+    monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", None)
+    folder = tmp_path / ".cache/jpeg2tpu/jax"
+    if mode is not None:
+        folder.mkdir(parents=True)
+        folder.chmod(mode)
+    set_cache_folder()
+    assert (("jax_compilation_cache_dir", str(folder)) in updates) == is_used
+
+
+def test_a_run_trains_where_compiled_programs_cannot_be_kept(tmp_path, monkeypatch):
+    import jax
+
+    from estimator_app.trainers.jax.state import set_cache_folder
+
+    monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", None)
+    (tmp_path / ".cache").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    set_cache_folder()
+    assert not jax.config.jax_compilation_cache_dir
+
+
+@pytest.mark.long
+@pytest.mark.core
+def test_a_later_run_compiles_nothing_again(digits_dataset, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    compiled = []
+    for name in "12":
+        flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/{name}", *FLAGS, "--train_steps=1"
+        done = command("train", "--trainer=jax", *flags)
+        assert done.returncode == 0, done.stderr
+        compiled.append(sorted(path.name for path in (tmp_path / ".cache/jpeg2tpu/jax").iterdir()))
+    assert {"jit_train_step", "jit_eval_step", "jit__truncated_normal"} <= {name.split("-")[0] for name in compiled[0]}
+    assert compiled[1] == compiled[0]
+
+
 @pytest.mark.long
 @pytest.mark.core
 def test_a_run_that_was_killed_ends_as_one_that_was_not(digits_dataset, tmp_path):
@@ -362,6 +406,39 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(digits_dataset, tmp_path
     found, wanted = arrays(tmp_path / "killed", 8), arrays(tmp_path / "whole", 8)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+# A run by TensorFlow, whose process has the other Keras; prints the losses.
+OF_TENSORFLOW = """
+import json, sys
+from estimator_app import Callback, train
+class Losses(Callback):
+    def on_step(self, step, loss):
+        losses[step] = loss
+dataset, folder, options, losses = *sys.argv[1:3], json.loads(sys.argv[3]), {}
+train(dataset, folder, report=lambda line: None, callbacks=[Losses()], **options)
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("network", [pytest.param("cnn", marks=pytest.mark.core), "resnet18"])
+def test_the_first_twenty_losses_are_those_of_tf_distribute(digits_dataset, tmp_path, monkeypatch, network):
+    """From the same weights, with the same batches: OpenCV is left out, whose resize is not TensorFlow's bit for bit.
+
+    Rounding decides on which side of 0 the inputs of some ReLUs are; at larger rates, that grows from step to step.
+    """
+    monkeypatch.setattr("tpu_input.without_tensorflow.decode_window.cv2", None)
+    options = OPTIONS | {"network": network, "learning_rate": 0.01, "flip": True, "save_seconds": 0}
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    other = json.dumps(options | {"trainer": "tf_distribute"})
+    command = [sys.executable, "-W", "ignore", "-c", OF_TENSORFLOW, digits_dataset.path, str(tmp_path / "tf"), other]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    expected = {int(step): loss for step, loss in json.loads(done.stdout.splitlines()[-1]).items()}
+    found = train(digits_dataset, tmp_path / "jax", **options, init_from=str(tmp_path / "tf/model.ckpt-0"))
+    assert list(found) == list(expected) == list(range(1, 21))
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-3)
 
 
 @pytest.mark.long

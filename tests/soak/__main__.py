@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from beam_pipelines.__main__ import main as beam_pipelines
 from estimator_app.config import TRAINERS
@@ -183,7 +182,7 @@ def _history(model_dir: Path) -> dict[str, object]:
 
 def _weights(model_dir: Path) -> dict[str, object]:
     """Returns the bytes of every variable of the last checkpoint but for those in which TensorFlow describes itself."""
-    reader = tf.train.load_checkpoint(checkpoints.latest_checkpoint(str(model_dir)))
+    reader = checkpoints.open_checkpoint(str(checkpoints.latest_checkpoint(str(model_dir))))
     names = (name for name in reader.get_variable_to_shape_map() if "save_counter" not in name)
     return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names if "OBJECT_GRAPH" not in name}
 

@@ -63,10 +63,7 @@ def training(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> 
 
 def losses(text: str) -> dict[int, float]:
     """Returns the loss of each step that a run has printed."""
-    return {
-        int(step): float(loss)
-        for step, loss in re.findall(r"^step (\d+): loss (\S+), \S+ images/s$", text, re.MULTILINE)
-    }
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+): loss (\S+)$", text, re.MULTILINE)}
 
 
 def evaluations(text: str) -> dict[int, tuple[int, float, float]]:

@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import io
 import os
-import stat
 import tempfile
 import threading
 import warnings
@@ -22,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
 
+from tpu_input.command_line.private_folders import make_private
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import DECODER_BYTES, is_fast, too_large, too_slow
 from tpu_input.dataset_format.jpeg_markers import (
@@ -378,9 +378,7 @@ def _one_large_at_a_time(num_bytes: int) -> Iterator[None]:
     with _large_images, contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # without a folder of one's own, the lock covers this process only
             folder = f"{tempfile.gettempdir()}/jpeg2tpu-{os.getuid()}"
-            os.makedirs(folder, 0o700, exist_ok=True)
-            status = os.lstat(folder)  # another user may have made it, in a folder that all share
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            if make_private(folder):
                 file = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 stack.callback(os.close, file)  # closing releases the lock, as does the end of the process
                 fcntl.flock(file, fcntl.LOCK_EX)

@@ -9,6 +9,7 @@ state of step.py, which Keras' stateless_call() takes in their place.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from estimator_app.trainers.jax.processes import Group, current
 from estimator_app.trainers.jax.step import TrainState, Variables, make_eval_step, make_train_step
 from estimator_app.trainers.missing_options import check_options
 from tpu_input import InputConfig
+from tpu_input.command_line.private_folders import make_private
 
 _CACHE = "~/.cache/jpeg2tpu/jax"  # JAX_COMPILATION_CACHE_DIR names another folder
 
@@ -146,9 +148,18 @@ def fed_input(config: InputConfig) -> InputConfig:
 
 
 def set_cache_folder() -> None:
-    """Keeps what XLA compiles in the user's cache, unless JAX has been told where to keep it."""
-    if not jax.config.jax_compilation_cache_dir:
-        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(_CACHE))
+    """Keeps what XLA compiles in the user's cache, unless JAX has been told where to keep it.
+
+    What is read there is run, so a folder to which others can write is not used, nor is one that cannot be made.
+    """
+    if jax.config.jax_compilation_cache_dir:
+        return
+    folder = os.path.expanduser(_CACHE)
+    with contextlib.suppress(OSError):
+        if make_private(folder):
+            jax.config.update("jax_compilation_cache_dir", folder)
+            # Not only what takes a second: the first values of all layers together take longer than a step of `cnn`.
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _values(names: tuple[str, ...], variables: Any) -> dict[str, Any]:
