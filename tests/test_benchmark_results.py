@@ -227,7 +227,8 @@ def test_what_more_cores_would_take_follows_from_one_and_two():
 def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
     parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
-    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "conversion_cores", "conversion_cores_computed"}
+    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "trainers"}
+    parts |= {"conversion_cores", "conversion_cores_computed"}
     texts = [page.read_text() for page in tables.PAGES]
     found = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]
     assert sorted(found) == sorted(parts)
