@@ -151,6 +151,7 @@ def test_every_extra_is_known(built):
     metadata = metadata_of(built)
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "train",
+        "array-record",
         "tpu",
         "beam",
         "gcp",
