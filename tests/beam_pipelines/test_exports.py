@@ -313,7 +313,9 @@ def test_an_export_is_no_dataset_and_every_reader_of_datasets_says_so(capsys, di
 def test_mistakes_are_answered_with_one_line(capsys, digits_of_one_kind, tmp_path):
     given = ("export-dataset", digits_of_one_kind)
     to = f"--output={tmp_path}/out"
-    assert "cannot be written to, only local folders and gs://" in refused(capsys, *given, "--format=parquet", "--output=s3://b/x")
+    assert "cannot be written to, only local folders and gs://" in refused(
+        capsys, *given, "--format=parquet", "--output=s3://b/x"
+    )
     assert "has no split 'tset'" in refused(capsys, *given, "--format=parquet", "--split=tset", to)
     assert "overlap" in refused(capsys, *given, "--format=parquet", f"--output={digits_of_one_kind}/x")
     (tmp_path / "out").mkdir()
