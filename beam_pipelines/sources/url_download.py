@@ -62,10 +62,6 @@ class TryAgain(Exception):
         self.rejected, self.after, self.answered = Rejected(reason, detail), after, answered
 
 
-class Private(Rejected):
-    """Raised for a host without a public address."""
-
-
 def is_public(address: str) -> bool:
     """Returns whether an IP address is one of the internet, also where it holds an IPv4 address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
@@ -263,8 +259,8 @@ def _seconds(text: str) -> float | None:
 def _failure(error: Exception, answered: bool) -> Exception:
     """Returns why a connection failed, in words of our own: an error's may have the URL, or differ each time."""
     causes = list(itertools.islice(_causes(error), 10))
-    if any(isinstance(cause, Private) for cause in causes):
-        return next(cause for cause in causes if isinstance(cause, Private))
+    if rejected := next((cause for cause in causes if isinstance(cause, Rejected)), None):
+        return rejected
     if any(isinstance(cause, (socket.gaierror, UnicodeError)) for cause in causes):
         return TryAgain("unreachable", "the name of its host has no address")
     if any(isinstance(cause, (ssl.SSLCertVerificationError, ssl.CertificateError)) for cause in causes):
@@ -387,7 +383,7 @@ class _Checked:
             trial.postpone(time.monotonic() - start)
         addresses = [each for each in found if self.allow_private or is_public(str(each[4][0]))]
         if not addresses:
-            raise Private("private_address", "its host is in a private network; --allow_private_addresses reads it")
+            raise Rejected("private_address", "its host is in a private network; --allow_private_addresses reads it")
         failure: OSError | None = None
         for family, kind, protocol, _, address in addresses:
             connection = socket.socket(family, kind, protocol)

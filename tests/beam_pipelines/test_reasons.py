@@ -28,7 +28,7 @@ def given_codes(source: str) -> set[str]:
             if isinstance(target, ast.Name)
         }
         for call in ast.walk(function):
-            if isinstance(call, ast.Call) and _name(call.func) in ("Rejected", "reject", "TryAgain", "Private"):
+            if isinstance(call, ast.Call) and _name(call.func) in ("Rejected", "reject", "TryAgain"):
                 found |= _strings(held.get(_name(call.args[0]), call.args[0]))
     return found
 

@@ -81,13 +81,22 @@ def test_dali_s_index_is_written_where_tensorflow_is_not_installed(dataset_copy)
         ("tpu_input.make_serving_input_receiver_fn", "tpu_input.make_serving_input_receiver_fn"),
         ("tpu_input.manifest_from_shards", "tpu_input.manifest_from_shards"),
         ("find_undecodable()", "tpu_input.find_undecodable(sys.argv[1], 'train', '')"),
-        ("reading 's3://bucket/flowers/manifest.json'", "tpu_input.read_manifest('s3://bucket/flowers')"),
     ],
 )
 def test_what_needs_tensorflow_says_what_to_install(digits_dataset, name, call):
     code, _, err = without_tensorflow("-c", f"import tpu_input; {call}", digits_dataset.path)
     expected = f"ImportError: {name}: TensorFlow is not installed; install it with: pip install 'jpeg2tpu[train]'"
     assert (code, err.splitlines()[-1]) == (1, expected)
+
+
+def test_a_dataset_in_another_store_is_to_be_copied(digits_dataset):
+    code, _, err = without_tensorflow(
+        "-c", "import tpu_input; tpu_input.read_manifest('s3://b/d')", digits_dataset.path
+    )
+    expected = (
+        "'s3://b/d/manifest.json' cannot be read: copy it to a local folder or to gs://, from which datasets are read"
+    )
+    assert (code, err.splitlines()[-1]) == (1, f"ValueError: {expected}")
 
 
 @pytest.mark.parametrize("args", [("benchmark", "DATASET"), ("dispatcher",), ("worker", "--dispatcher=grpc://a:1")])

@@ -281,5 +281,5 @@ def _make_sums(strategy: Any, replica: Callable[..., dict[str, tf.Tensor]]) -> A
 
 def replica_names(state: TrainState) -> str:
     """Returns the number and the kind of the devices that train, such as "2 GPU"."""
-    devices = state.strategy.extended.worker_devices
-    return f"{len(devices)} {tf.DeviceSpec.from_string(devices[0]).device_type}"
+    kind = "TPU" if state.cluster else "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    return f"{state.strategy.num_replicas_in_sync} {kind}"
