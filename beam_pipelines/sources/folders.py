@@ -30,6 +30,7 @@ _ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THIN
 _SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
 _MAX_SPLITS = 3  # that an input usually has
 _MAX_SHOWN = 6  # folders shown in a message
+_ARCHIVES = frozenset([".zip", ".tar", ".tgz", ".gz", ".zst", ".bz2", ".xz", ".7z", ".rar"])
 _MAX_INNER = 64  # names of folders that are noted below a class folder, besides names of splits
 
 
@@ -417,6 +418,11 @@ def _remarks(
     if survey.others:
         left_out = "not images, or ignored" if options.ignore else "not images"
         yield f"{left_out}, so only listed in rejected.jsonl: {_most_common(survey.others)}"
+    if archives := sorted(name for name in survey.others if name in _ARCHIVES):
+        yield (
+            f"archives in the folders are not read ({', '.join(archives)}): unpack them, or convert each as an input of "
+            "its own, and put the datasets together with: jpeg2tpu merge"
+        )
     flags = {flag for flags in survey.others for flag in flags.split(" --ignore=")}
     unused = [pattern for pattern in options.ignore if not {pattern, f"--ignore={pattern}"} & flags]
     if unused:

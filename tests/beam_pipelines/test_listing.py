@@ -325,6 +325,13 @@ def convert_command(capsys, folder, *flags: str) -> tuple[int, str, str]:
     return code, *capsys.readouterr()
 
 
+def test_an_archive_among_class_folders_is_named_with_what_to_do(few_digits, capsys):
+    make(few_digits, "3.zip")
+    code, _, err = convert_command(capsys, few_digits)
+    assert code == 0
+    assert "archives in the folders are not read (.zip): unpack them, or convert each as an input of its own" in err
+
+
 def test_folders_without_images_and_hidden_ones_are_no_classes_of_the_dataset(few_digits, capsys):
     make(few_digits, "annotations/1.xml", "annotations/2.XML", ".ipynb_checkpoints/a.jpg")
     code, out, err = convert_command(capsys, few_digits)
