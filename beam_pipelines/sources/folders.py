@@ -420,8 +420,8 @@ def _remarks(
         yield f"{left_out}, so only listed in rejected.jsonl: {_most_common(survey.others)}"
     if archives := sorted(name for name in survey.others if name in _ARCHIVES):
         yield (
-            f"archives in the folders are not read ({', '.join(archives)}): unpack them, or convert each as an input of "
-            "its own, and put the datasets together with: jpeg2tpu merge"
+            f"archives in the folders are not read ({', '.join(archives)}): unpack them, or convert each as an input "
+            "of its own, and put the datasets together with: jpeg2tpu merge"
         )
     flags = {flag for flags in survey.others for flag in flags.split(" --ignore=")}
     unused = [pattern for pattern in options.ignore if not {pattern, f"--ignore={pattern}"} & flags]
