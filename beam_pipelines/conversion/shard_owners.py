@@ -44,7 +44,9 @@ def write_on_this_machine(
     Raises:
       OSError: A worker process or an owner was killed.
     """
-    of_urls = any(is_url(row.uri) for row in folder.read_rows(shards[0]))
+    # Only a list has URLs; rows are not read without need, because in a bucket each file is a request.
+    has_list = any(source.is_list for source in options.sources)
+    of_urls = has_list and any(is_url(row.uri) for row in folder.read_rows(shards[0]))
     # The workers of one owner share the limits of URLs.
     num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much and not of_urls else 1
     if num_owners < 2:
