@@ -44,7 +44,7 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
         "max_rejected",
         "overwrite",
     )
-    of_splits = ("extend", "prune", "features", "label_separator", "stratify", "group_by", "validation")
+    option_names = ("extend", "prune", "features", "label_separator", "stratify", "group_by", "validation")
     label_type = flags.label_type or ("none" if flags.unlabelled else ConvertOptions.label_type)
     if flags.unlabelled and label_type != "none":
         raise ValueError(f"--unlabelled stores no labels, but --label_type={label_type} does; leave out one of them")
@@ -56,26 +56,26 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
         label_type=label_type,
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         urls=UrlOptions(**{name: getattr(flags, name) for name in _URL_FLAGS}),
-        **{name: getattr(flags, name) for name in (*as_given, *of_splits)},
+        **{name: getattr(flags, name) for name in (*as_given, *option_names)},
     )
 
 
 def _sources(flags: argparse.Namespace) -> tuple[Source, ...]:
     """Returns the inputs with what flags say of all of them: formats, and names and places of labels."""
     sources = with_label_lists(_with_columns(flags), flags.label_list)
-    numbered = [each.is_list or bool(each.label_list) for each in sources]
+    numbered = [source.is_list or bool(source.label_list) for source in sources]
     if flags.label_names and not any(numbered):
         raise ValueError("--label_names is for numbers in lists or --label_list, but there is neither")
     if flags.label_pattern and all(numbered):
         raise ValueError("--label_pattern is for folders and archives, but every --input has a list of labels")
     return tuple(
         dataclasses.replace(
-            each,
-            record=flags.record or each.record,
+            source,
+            record=flags.record or source.record,
             label_names=flags.label_names if is_numbered else "",
             label_pattern="" if is_numbered else flags.label_pattern,
         )
-        for each, is_numbered in zip(sources, numbered, strict=True)
+        for source, is_numbered in zip(sources, numbered, strict=True)
     )
 
 
@@ -86,11 +86,11 @@ def add_rewriting_flags(group: Callable[[str], AddFlag], command: str) -> None:
       group: Function from the title of a group of flags to the function that adds a flag to it.
       command: Name of the command.
     """
-    of_command = {"split": ("splits", "stratify", "group_by", "seed"), "merge": ("dedup",)}.get(command, ())
+    own_flags = {"split": ("splits", "stratify", "group_by", "seed"), "merge": ("dedup",)}.get(command, ())
     add_flags(
         group("changes"),
         ConvertOptions,
-        of_command,
+        own_flags,
         splits=Flag(
             parse=splits,
             metavar="NAME=N%,…",

@@ -60,7 +60,7 @@ class Differences:
         """Yields the text for a terminal: a line for each kind of difference, with counts by class and some keys."""
         yield f"{self.num_same:,} examples are the same in {self.paths[0]!r} and {self.paths[1]!r}"
         for name, examples in (("added", self.added), ("removed", self.removed)):
-            yield from _lines(name, {key: f"{each.split}/{each.class_name}" for key, each in examples.items()})
+            yield from _lines(name, {key: f"{example.split}/{example.class_name}" for key, example in examples.items()})
         yield from _lines("relabelled", {key: f"{a!r} to {b!r}" for key, (a, b) in self.relabelled.items()})
         yield from _lines("moved", {key: f"{a} to {b}" for key, (a, b) in self.moved.items()})
         yield from _lines("other bytes", dict.fromkeys(self.reencoded, ""))
@@ -72,7 +72,7 @@ class Differences:
         """Returns everything, as one object for JSON."""
 
         def by_key(examples: dict[str, Example]) -> dict[str, dict[str, str]]:
-            return {key: {"split": each.split, "class": each.class_name} for key, each in examples.items()}
+            return {key: {"split": example.split, "class": example.class_name} for key, example in examples.items()}
 
         return {
             "a": self.paths[0],
@@ -119,23 +119,23 @@ def diff(before: str, after: str) -> Differences:
 
 def _exported(manifest: Manifest) -> dict[str, Example]:
     """Returns the examples of an export by key, in the order of keys, as their records have them."""
-    found, order = dict[str, Example](), {name: label for label, name in enumerate(manifest.classes)}
+    examples, order = dict[str, Example](), {name: label for label, name in enumerate(manifest.classes)}
     phases.begin("listing")
     for shard, rows in examples_of(manifest):
         for row, data in rows:
             if isinstance(data, Rejected):
                 raise ValueError(f"{row.key!r} in {shard!r} of {manifest.path!r} cannot be read: {data.detail}")
-            if row.key in found:
+            if row.key in examples:
                 raise ValueError(f"{row.key!r} is in {manifest.path!r} more than once; export the dataset again")
             names = sorted(manifest.label_kind.names(row.label), key=lambda name: order.get(name, len(order)))
-            found[row.key] = Example(row.split, ", ".join(names), hashlib.sha256(data).hexdigest())
+            examples[row.key] = Example(row.split, ", ".join(names), hashlib.sha256(data).hexdigest())
             phases.advance("listing", 1)
-    return dict(sorted(found.items()))
+    return dict(sorted(examples.items()))
 
 
 def _examples(manifest: Manifest) -> dict[str, Example]:
     """Returns the examples of a dataset by key, in the order of keys."""
-    dataset, found = manifest.path, dict[str, Example]()
+    dataset, examples = manifest.path, dict[str, Example]()
     phases.begin("listing")
     for name, split in manifest.splits.items():
         for shard in split.shards:
@@ -147,13 +147,13 @@ def _examples(manifest: Manifest) -> dict[str, Example]:
                     manifest.label_kind.label_names(label, manifest.classes) for label in as_labels(index.column(1))
                 ]
                 rows = zip(keys, labels, hashes, strict=True)
-                found |= {key: Example(name, label, sha256) for key, label, sha256 in rows}
+                examples |= {key: Example(name, label, sha256) for key, label, sha256 in rows}
             except (OSError, ValueError, IndexError, TypeError, pa.ArrowException) as error:
                 raise ValueError(
                     f"{path!r} cannot be read: {error}; repair the dataset with: jpeg2tpu verify --repair {dataset}"
                 ) from error
             phases.advance("listing", shard.num_examples)
-    return dict(sorted(found.items()))
+    return dict(sorted(examples.items()))
 
 
 def _lines(name: str, details: dict[str, str]) -> Iterator[str]:
@@ -161,8 +161,8 @@ def _lines(name: str, details: dict[str, str]) -> Iterator[str]:
         return
     counts = Counter(details.values())
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN) if kind)
-    of_kinds = f" ({kinds}{_and_more(len(counts))})" if kinds else ""
-    yield f"{name}: {len(details):,}{of_kinds}, such as {', '.join(map(repr, list(details)[:3]))}"
+    counts_text = f" ({kinds}{_and_more(len(counts))})" if kinds else ""
+    yield f"{name}: {len(details):,}{counts_text}, such as {', '.join(map(repr, list(details)[:3]))}"
 
 
 def _and_more(count: int) -> str:

@@ -156,8 +156,8 @@ class Source:
             object.__setattr__(self, "record", "huggingface")
         if self.record:
             RecordFormat.parse(self.record)
-        of_lists = (self.image_column, self.label_column, self.image_folder, self.image_suffix)
-        if any(of_lists) and not self.is_list:
+        list_options = (self.image_column, self.label_column, self.image_folder, self.image_suffix)
+        if any(list_options) and not self.is_list:
             raise ValueError(
                 "image_column, label_column, image_folder and image_suffix are for lists, .csv, .tsv or .jsonl, got "
                 f"{self.path!r}"
@@ -230,9 +230,9 @@ class Source:
     def fields(self) -> dict[str, str]:
         """Returns the fields for the manifest: the first three, and the others where they are not the defaults."""
         usual = Source(self.path)
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         always = ("path", "split", "label_list")
-        return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
+        return {name: value for name, value in values.items() if name in always or value != getattr(usual, name)}
 
 
 # Files that are read with an input, with what they must be, and which of them change the examples of a dataset.

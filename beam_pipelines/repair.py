@@ -137,7 +137,7 @@ def _repair_shards(
     folder = _folder(manifest)
     working_folder.remove_one(folder)  # a receipt from before may name a file that is in its place already, damaged
     _write_again(manifest, names, False, beam_options, num_workers)
-    if left := [name for name in names if not storage.exists(f"{folder.folder}/{name}.receipt")]:
+    if unwritten := [name for name in names if not storage.exists(f"{folder.folder}/{name}.receipt")]:
         plan = make_plan(options, beam_options)
         if plan.fingerprint != manifest.fingerprint:
             raise ValueError(
@@ -151,7 +151,7 @@ def _repair_shards(
                 f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
                 "copy, or convert the images again; nothing was changed"
             )
-        _write_again(manifest, left, True, beam_options, num_workers)
+        _write_again(manifest, unwritten, True, beam_options, num_workers)
     _replace(folder, names, len(manifest.classes))
 
 
@@ -202,7 +202,7 @@ def _make_again(name: str, manifest: Manifest, planned: bool, executor: Executor
     """
     folder, options = _folder(manifest), options_of(manifest)
     split, shard = next(
-        (split, each) for split in manifest.splits.values() for each in split.shards if each.name == name
+        (split, shard) for split in manifest.splits.values() for shard in split.shards if shard.name == name
     )
     if planned:
         parts = parse_shard_name(name)
@@ -239,12 +239,12 @@ def _make_again(name: str, manifest: Manifest, planned: bool, executor: Executor
 
 def _replace(folder: WorkingFolder, names: list[str], num_classes: int) -> None:
     """Moves shards and indexes to their names, if each has the size and the checksum of its receipt."""
-    found = {
+    present = {
         f"{WORK_NAME}/{folder.name}/{path}": (num_bytes, checksum)
         for path, num_bytes, checksum in storage.list_checksums(folder.folder)
     }
     places = [
-        place for receipt in folder.read_receipts(names, num_classes) for place in folder.places(receipt, "", found)
+        place for receipt in folder.read_receipts(names, num_classes) for place in folder.places(receipt, "", present)
     ]
     moves = [place for place in places if place]
     if len(moves) != len(places):
@@ -295,9 +295,9 @@ def options_of(manifest: Manifest) -> ConvertOptions:
         ) from error
 
 
-def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns the options `found`; raises ValueError unless each has the type of the default in `usual`."""
-    for key, value in json_fields.fields(found, name, list(usual)).items():
+def _of_types(fields: dict[str, Any], usual: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns the options `fields`; raises ValueError unless each has the type of the default in `usual`."""
+    for key, value in json_fields.fields(fields, name, list(usual)).items():
         if key == "splits":
             for split, share in json_fields.mapping(value, key).items():
                 json_fields.number(share, f"share of {split!r}", 0, 1)
@@ -313,7 +313,7 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
             _of_types(json_fields.mapping(value, key), usual[key], key)
         elif type(value) is not type(usual[key]):
             raise ValueError(f"{key} must have the type of {usual[key]!r}, got {json_fields.shown(value)}")
-    return dict(found)
+    return dict(fields)
 
 
 def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> list[Row] | None:
@@ -346,13 +346,13 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
             + _restore(shard)
         )
     by_key = {row.key: row for row in find_each(_with_whole_urls(rows, options))}
-    found = [by_key[row.key] for row in rows]
-    missing = [f"{row.uri!r} ({row.detail})" for row in found if row.reason]
+    located = [by_key[row.key] for row in rows]
+    missing = [f"{row.uri!r} ({row.detail})" for row in located if row.reason]
     if missing and not from_index:  # perhaps members of an archive in the folder
         return None
     if missing:
         raise ValueError(f"inputs of {shard.name} are missing: {_some(missing)}; {_restore(shard)}")
-    return found
+    return located
 
 
 def _is_folder_of_images(source: Source) -> bool:

@@ -77,12 +77,12 @@ def rewriting(
             f"the records of the datasets have different features: {seen}; convert their inputs again with the same "
             "--feature"
         )
-    kept = [name for name in classes if all(_is_kept(name, source) for source in sources)]
+    class_names = [name for name in classes if all(_is_kept(name, source) for source in sources)]
     options = dataclasses.replace(
         usual,
         sources=tuple(sources),
         output=output,
-        labels=tuple(kept),
+        labels=tuple(class_names),
         dedup="none",
         overwrite=False,
         label_type=kind.name,
@@ -154,13 +154,13 @@ def _is_kept(class_name: str, source: Source) -> bool:
 
 def _as_stored(options: list[ImageOptions], check: Check) -> ImageOptions:
     """Returns the options with which images that were converted with any of these are stored again unchanged."""
-    ignored = any(each.color_profiles == "ignore" for each in options)
+    ignored = any(one.color_profiles == "ignore" for one in options)
     return ImageOptions(
         quality=options[0].quality,
-        max_pixels=max(each.max_pixels for each in options),
+        max_pixels=max(one.max_pixels for one in options),
         color_profiles="ignore" if ignored else "convert",
         check=check,
-        lossless=any(each.lossless for each in options),
+        lossless=any(one.lossless for one in options),
     )
 
 

@@ -54,7 +54,7 @@ def command_flags(shaping: Mapping[str, Any], usual: Mapping[str, Any]) -> Itera
         elif name == "labels":
             yield "--labels=CLASSES"
         elif isinstance(value, list):
-            yield from (f"--{name}={each}" for each in value)
+            yield from (f"--{name}={item}" for item in value)
         elif value is True:
             yield f"--{name}"
         else:

@@ -130,7 +130,7 @@ def is_dataset_file(path: str) -> bool:
         return parse_shard_name(f"{stem}.tfrecord") is not None
     if parse_shard_name(name):
         return path == format_of(name).path(name)
-    return any(path in each.side_names({folder}) for each in EXPORTS.values())
+    return any(path in shard_format.side_names({folder}) for shard_format in EXPORTS.values())
 
 
 def list_dataset(dataset: str) -> Iterator[tuple[str, int]]:

@@ -46,11 +46,11 @@ def write_on_this_machine(
     """
     # Only a list has URLs; rows are not read without need, because in a bucket each file is a request.
     has_list = any(source.is_list for source in options.sources)
-    of_urls = has_list and any(is_url(row.uri) for row in folder.read_rows(shards[0]))
+    reads_urls = has_list and any(is_url(row.uri) for row in folder.read_rows(shards[0]))
     # The workers of one owner share the limits of URLs.
-    num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much and not of_urls else 1
+    num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much and not reads_urls else 1
     if num_owners < 2:
-        more = {"units_each": MANY_IN_FLIGHT} if of_urls else {}
+        more = {"units_each": MANY_IN_FLIGHT} if reads_urls else {}
         with local_executor(num_workers, is_much, UnitWriter.__module__, **more) as executor:
             write_shards(shards, folder, options, executor)
         return

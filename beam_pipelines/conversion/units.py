@@ -84,10 +84,10 @@ class UnitWriter:
     def __call__(self, loaded: Iterator[Loaded]) -> WrittenUnit:
         receipt, parts, index = Receipt(""), list[bytes](), list[tuple[Any, ...]]()
         num_inputs = 0
-        for row, found in loaded:
+        for row, content in loaded:
             num_inputs += 1
             uri = _origin(row.uri, self.options.output)
-            framed = checked(row, found, self._framed)
+            framed = checked(row, content, self._framed)
             if isinstance(framed, Rejected):
                 receipt.rejected.append(Rejection(row.key, uri, framed.reason, framed.detail))
                 continue

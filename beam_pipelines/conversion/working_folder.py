@@ -67,15 +67,15 @@ def is_working_file(path: str) -> bool:
     whole = _PART.sub("", path)
     folder, _, name = whole.rpartition("/")
     if whole != path and not folder:
-        of_dataset = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
-        return of_dataset or _is_on_top(name)
+        is_renamed_later = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
+        return is_renamed_later or _is_on_top(name)
     if not folder:
         return name == LOCK_NAME or _is_on_top(name)
     if not _FOLDER.fullmatch(folder):
         return False
     shard, _, kind = name.rpartition(".")
-    of_shard = kind in ("rows", "receipt") and parse_shard_name(shard)
-    return name in ("plan.json", "conversion.json") or bool(of_shard) or _is_attempt(name)
+    is_of_shard = kind in ("rows", "receipt") and parse_shard_name(shard)
+    return name in ("plan.json", "conversion.json") or bool(is_of_shard) or _is_attempt(name)
 
 
 def _is_on_top(name: str) -> bool:
@@ -199,18 +199,20 @@ class WorkingFolder:
           output: What its output holds; None to look now.
         """
         output = output or Output(self.output)
-        found, edition = output.files, edition_beside(output.manifest, self.name)
+        present, edition = output.files, edition_beside(output.manifest, self.name)
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
-        begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
+        begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in present]
         written = {
             receipt.name
             for receipt in self.read_receipts(begun)
             if not any(rejection.reason == "unreadable" for rejection in receipt.rejected)
-            and None not in self.places(receipt, edition, found)
+            and None not in self.places(receipt, edition, present)
         }
         return [shard for shard in shards if shard not in written]
 
-    def places(self, receipt: Receipt, edition: str, found: dict[str, tuple[int, str]]) -> list[tuple[str, str] | None]:
+    def places(
+        self, receipt: Receipt, edition: str, present: dict[str, tuple[int, str]]
+    ) -> list[tuple[str, str] | None]:
         """Returns (path now, path in the dataset) of the shard of a receipt and of its index, within the output.
 
         It has None for a file that is at neither place with the size and the checksum of the receipt, and is empty if
@@ -224,7 +226,7 @@ class WorkingFolder:
         paths = self.attempt_paths(receipt.name, receipt.attempt)
         # An export has no index.
         for attempt, target, (num_bytes, checksum) in zip(paths, shard_files(shard), sizes, strict=False):
-            same = [path for path in (attempt, target) if found.get(path) in ((num_bytes, checksum), (num_bytes, ""))]
+            same = [path for path in (attempt, target) if present.get(path) in ((num_bytes, checksum), (num_bytes, ""))]
             places.append((same[0], target) if same else None)
         return places
 
@@ -454,6 +456,6 @@ def remove_chosen(output: str, is_chosen: Callable[[str], bool]) -> None:
 
 def tidy(output: str, keep: set[WorkingFolder]) -> None:
     """Removes what a refused conversion leaves: working files outside `keep`, and folders that become empty."""
-    kept = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
-    remove_chosen(output, lambda path: path.split("/")[0] not in kept)
+    kept_names = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
+    remove_chosen(output, lambda path: path.split("/")[0] not in kept_names)
     storage.delete_empty([output])

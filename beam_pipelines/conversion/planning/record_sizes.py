@@ -104,9 +104,9 @@ def size_rows(batch: Batch, ratios: Mapping[str, float], options: ConvertOptions
     batch = _check_names(batch, options)
     codes, is_rejected = _kind_codes(batch), _is_rejected(batch)
     known, places = np.unique(codes, return_inverse=True)
-    of_urls = codes == _OF_URLS
-    of_kinds = [1.0 if code == _OF_URLS else ratios.get(_kind_name(code), 0.0) for code in known.tolist()]
-    ratio = np.array(of_kinds)[places]
+    is_url_kind = codes == _OF_URLS
+    ratio_by_kind = [1.0 if code == _OF_URLS else ratios.get(_kind_name(code), 0.0) for code in known.tolist()]
+    ratio = np.array(ratio_by_kind)[places]
     stored = np.rint(_floats(batch.column("num_bytes")) * ratio).astype(np.int64)
     sizes = stored + np.fromiter(_bytes_around(batch, options.label_kind), np.int64, batch.num_rows)
     sizes[is_rejected] = 0
@@ -114,7 +114,7 @@ def size_rows(batch: Batch, ratios: Mapping[str, float], options: ConvertOptions
     if options.num_shards:  # a split of so many shards has shards of any size
         counted = [bool(options.shards_of(split)) for split in row_splits(batch, options)]
         limit = np.where(counted, np.iinfo(np.int64).max, limit)
-    sizes[of_urls] = np.minimum(sizes, limit)[of_urls]  # an estimate, for which no input is rejected
+    sizes[is_url_kind] = np.minimum(sizes, limit)[is_url_kind]  # an estimate, for which no input is rejected
     sized = batch.replace(record_bytes=sizes.tolist())
     too_large = np.flatnonzero(sizes > limit).tolist()
     return sized.with_rows(
