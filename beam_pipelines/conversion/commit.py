@@ -316,7 +316,10 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
     )
     if options.format in EXPORTS:
         (source,) = options.sources
-        return dataclasses.replace(complete_manifest(source.path).split(name), shards=shards)
+        split = complete_manifest(source.path).split(name)
+        if split.num_examples != sum(shard.num_examples for shard in shards):
+            raise ValueError(f"{source.path!r} has changed while it was exported; run the command with --overwrite")
+        return dataclasses.replace(split, shards=shards)
     num_examples = sum(receipt.num_examples for receipt in written)
     measured = written if any(receipt.num_measured for receipt in written) else [_measure_stored(options, shards)]
     num_pixels = sum(receipt.num_measured for receipt in measured) * SAMPLE_SIDE**2

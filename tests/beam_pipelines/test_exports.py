@@ -6,6 +6,7 @@ import csv
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import sys
 import tarfile
@@ -19,8 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import tpu_input
+from beam_pipelines.convert import convert
 from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
 from beam_pipelines.sources.exported_shards import READERS
+from support.conversion import after_planning, options
 from support.folders import files
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.manifest import ENDINGS, Manifest
@@ -308,6 +311,47 @@ def test_an_export_is_no_dataset_and_every_reader_of_datasets_says_so(capsys, di
         assert f"jpeg2tpu convert --input={output}" in said
     with pytest.raises(ValueError, match=f"an export in the format {name}"):
         tpu_input.read_manifest(str(output))
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_pipe_as_a_shard_is_refused_and_not_waited_for(capsys, digits_of_one_kind, tmp_path, name):
+    output = export(capsys, digits_of_one_kind, name)
+    shard = min(output.rglob(f"train-*.{ENDINGS[name]}"))
+    shard.unlink()
+    os.mkfifo(shard)
+    assert shard.name in refused(capsys, "diff", digits_of_one_kind, output)
+    assert shard.name in refused(capsys, "convert", f"--input={output}", f"--output={tmp_path}/no")
+
+
+def test_a_dataset_that_grows_while_it_is_exported_is_said(
+    capsys, few_digits, digits_of_one_kind, tmp_path, monkeypatch
+):
+    def grow() -> None:
+        shutil.copytree(few_digits / "0", few_digits / "3")
+        convert(options(few_digits, digits_of_one_kind, seed=4, max_rejected=0.01, extend=True))
+
+    after_planning(monkeypatch, grow)
+    given = ("export-dataset", digits_of_one_kind, "--format=webdataset", f"--output={tmp_path}/out")
+    assert "has changed while it was exported" in refused(capsys, *given)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert run(capsys, *given, "--overwrite")[0] == 0
+
+
+@pytest.mark.cloud
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_in_a_bucket_is_the_one_on_disk(capsys, cloud, digits_of_one_kind, name):
+    bucket, output = cloud.make_bucket(), export(capsys, digits_of_one_kind, name)
+    cloud.upload(digits_of_one_kind, f"{bucket}/dataset")
+    to = f"--output={bucket}/export"
+    code, _, err = run(capsys, "export-dataset", f"{bucket}/dataset", f"--format={name}", to)
+    assert code == 0, err
+    local, uploaded = files(output), cloud.files(f"{bucket}/export")
+    assert {path for path in local if path != "manifest.json"} == {path for path in uploaded if path != "manifest.json"}
+    shards = [path for path in local if path.endswith(f".{ENDINGS[name]}")]
+    assert {path: uploaded[path] for path in shards} == {path: local[path] for path in shards}
+    code, out, err = run(capsys, "diff", digits_of_one_kind, f"{bucket}/export")
+    assert (code, err) == (0, "")
+    assert "36 examples are the same" in out
 
 
 def test_mistakes_are_answered_with_one_line(capsys, digits_of_one_kind, tmp_path):

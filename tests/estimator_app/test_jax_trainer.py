@@ -98,6 +98,14 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(digits_dataset, tmp_pat
     assert {name.partition("/")[0] for name in found} == parts
 
 
+def test_a_run_says_on_which_devices(digits_dataset, tmp_path):
+    import jax
+
+    said: list[str] = []
+    estimator_app.train(digits_dataset, str(tmp_path / "m"), report=said.append, **SMALL | {"train_steps": 1})
+    assert said[0].endswith(f" classes, on {jax.device_count()} {jax.devices()[0].device_kind}")
+
+
 def test_each_function_is_compiled_once_in_a_run(digits_dataset, tmp_path):
     from estimator_app.trainers.jax.state import make_run
     from estimator_app.trainers.jax.train import evaluate

@@ -218,6 +218,14 @@ def test_a_run_goes_on_with_the_loop_that_it_began_with(digits_dataset):
     assert configured(digits_dataset).trainer == default_trainer()
 
 
+def test_a_run_says_on_which_devices(digits_dataset, tmp_path):
+    said: list[str] = []
+    train(digits_dataset, tmp_path, said, train_steps=1, steps_per_eval=1)
+    num_devices = len(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    assert said[0].endswith(f" classes, on {num_devices} {kind}")
+
+
 def test_a_batch_that_does_not_divide_by_the_replicas_is_refused(digits_dataset, tmp_path):
     class Two:
         num_replicas_in_sync = 2

@@ -29,9 +29,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from beam_pipelines.shard_formats.all_formats import EXPORTS
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from fuzz import damage
 from support import published
+from tpu_input.dataset_format.manifest import ENDINGS
 from tpu_input.dataset_format.orientation import FORMATS
 from tpu_input.dataset_format.tfrecord import frame, serialize
 
@@ -129,6 +131,17 @@ def _dataset_commands(name: str, splits: str) -> tuple[Command, ...]:
         _app("train", f"--dataset={name}", "--model_dir=nowhere/model", "--split=nowhere", writes=("nowhere",)),
         _app("evaluate", "--model_dir=model", f"--dataset={name}", "--split=train"),
     )
+
+
+def _of_export(name: str) -> Kind:
+    """Returns the kind of the files of an export of the dataset `single`."""
+    damages = {"webdataset": damage.archive_damages, "parquet": damage.column_damages}.get(name, damage.byte_damages)
+    commands = (
+        *[_beam("convert", f"--input={name}", "--output=out", _MOST, writes=("out",))] * 2,
+        _beam("diff", "single", name),
+    )
+    files = (f"{name}/*.{ENDINGS[name]}", f"{name}/*/*.{ENDINGS[name]}")
+    return Kind(files, ("single", name), damage.several(*[damages] * 2, damage.byte_damages), commands)
 
 
 _HALF = (
@@ -328,6 +341,7 @@ def _kinds() -> dict[str, Kind]:
             ),
         ),
     }
+    kinds |= {f"export as {name.replace('_', '')}": _of_export(name) for name in EXPORTS}
     kinds |= _of_runs("model", "tf_distribute")
     if has_estimator():
         kinds |= _of_runs("tpu_estimator", "tpu_estimator")
@@ -344,6 +358,8 @@ def make(work: Path, run: Callable[[Command], None]) -> None:
     run(_convert("src", "single", _MOST))
     run(_convert("src", "half", "--max_rejected=0%"))  # ends at its budget, after all shards are written
     shutil.copy(work / "single" / "manifest.json", work / "half" / ".jpeg2tpu" / "replaced.json")
+    for name in EXPORTS:
+        run(_beam("export-dataset", "single", f"--format={name}", f"--output={name}"))
     run(_train("tf_distribute", "model"))
     _write_weights(work)
     if has_estimator():

@@ -125,8 +125,7 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
 
 def suggestion(word: str, known: Collection[str]) -> str:
     """Returns "; did you mean …?" with the known word that is the closest to a mistyped one; "" if none is close."""
-    longer = [name for name in known if len(word) > 5 and name.startswith(word)]
-    close = longer[:1] or difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -60,7 +60,8 @@ def _rows(path: str, options: ConvertOptions, write: Callable[[bytes, int], Any]
 def _local(path: str) -> Iterator[str]:
     """Context manager: the path of a file of this machine with the content of one, as the reader opens no other."""
     if not storage.is_uri(path):
-        yield path
+        with storage.open_file(path):  # refuses a pipe, for which the reader would wait forever
+            yield path
         return
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, "shard")
