@@ -21,13 +21,12 @@ from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, 
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.command_line.output import printable
-from tpu_input.dataset_format.split_names import SPLIT_FOLDERS, SPLIT_NAMES
+from tpu_input.dataset_format.split_names import SPLIT_FOLDERS, SPLIT_NAMES, THINGS, lowered
 
 # Matches "train2017", "seg_train", "training_set", "testset": a split's name as a separate word, possibly followed by
-# one of _THINGS.
-_THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?|splits?"
-_ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
-_SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
+# one of THINGS.
+_ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_NAMES)})({THINGS})?(?![a-z])(.*)", re.DOTALL)
+_SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{THINGS})(?![a-z]))*", re.DOTALL)
 _MAX_SPLITS = 3  # that an input usually has
 _MAX_SHOWN = 6  # folders shown in a message
 _ARCHIVES = frozenset([".zip", ".tar", ".tgz", ".gz", ".zst", ".bz2", ".xz", ".7z", ".rar"])
@@ -352,8 +351,8 @@ def _unclear(tops: Collection[str], nested: Mapping[str, bool], classes: Collect
     seeming: dict[str, tuple[str, str]] = {}
     by_rest = defaultdict(set)
     for top in tops:
-        if match := _ABOUT_A_SPLIT.fullmatch(top.casefold()):
-            split, rest = SPLIT_FOLDERS[match[2]], f"{match[1]}*{match[4]}"
+        if match := _ABOUT_A_SPLIT.fullmatch(lowered(top)):
+            split, rest = SPLIT_NAMES[match[2]], f"{match[1]}*{match[4]}"
             seeming[top] = split, rest
             by_rest[rest].add(split)
     meant = {

@@ -25,7 +25,7 @@ from beam_pipelines.sources.records.record_files import Records, recognised
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row, find, find_each
 from tpu_input.dataset_format.decode_limits import too_many_bytes
-from tpu_input.dataset_format.split_names import is_missing, split_named, split_of_path
+from tpu_input.dataset_format.split_names import SPLIT_NAMES, is_missing, split_named, split_of_path
 
 # Every kind of input: the first that says that a source is of its kind reads it.
 KINDS: tuple[InputKind, ...] = (List(), LabelledFiles(), Records(), Archive(), Dataset(), Export(), Folder())
@@ -125,8 +125,9 @@ def _checked(row: Row, source: Source, kind: InputKind, options: ConvertOptions)
 def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
     """Yields lines about how a source is read, and what it has that is not stored."""
     yield from kind_of(source).remarks(source, options)
-    if not source.split and not source.is_pattern and (split := split_of_path(source.path)) not in ("", "train"):
-        name = posixpath.basename(source.path)
+    above, name = posixpath.split(source.path)
+    split = split_of_path(name) or SPLIT_NAMES.get(posixpath.basename(above).lower(), "")
+    if not source.split and not source.is_pattern and split not in ("", "train"):
         yield (
             f"{name!r} has the name of the split {split}, but --splits divides its images, most of them to train; "
             f"if they are to be one split, use {Source(source.path, split).flag}"

@@ -32,6 +32,8 @@ _SYSTEM_FOLDERS = {
     "@recently-snapshot": "a QNAP file server",
     ".thumbnails": "an image viewer",
     ".picasaoriginals": "Picasa",
+    "captureone": "Capture One",
+    "_vti_cnf": "FrontPage",
     ".ipynb_checkpoints": "Jupyter",
 }
 _SYSTEM_FILES = {
@@ -55,6 +57,7 @@ _OTHER_ENDING = re.compile(
     r"(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|conf|log|md|rst|html?|css|js|pdf|docx?|xlsx?|pptx?|odt|ods|rtf|"
     r"py|ipynb|sh|bat|m|mat|np[yz]|h5|hdf5|pkl|pickle|pth?|ckpt|onnx|parquet|arrow|feather|db|sqlite3?|"
     r"zip|t?gz|bz2|xz|7z|rar|zst|tfrecords?|md5|sha\d+|sig|asc|torrent|part|crdownload|lnk|url|webloc|exe|dll|"
+    r"tmp|temp|bak|orig|sw[op]|[^.]*[~#]|identifier|"  # of editors, and what Windows notes of a download
     r"mp[34]|m4[av]|avi|mov|qt|mkv|webm|wmv|flv|mpe?g|3gp|mts|m2ts|wav|flac|ogg|aac|aae|xmp)",
     re.IGNORECASE,
 )

@@ -116,12 +116,18 @@ def test_transparent_pixels_become_white():
         (encoded(picture("I"), "TIFF"), "unknown_range"),
         (encoded(picture("L"), "TIFF", tiffinfo={339: 2}), "unknown_range"),
         (encoded(picture("I;16B"), "TIFF", tiffinfo={262: 0}), "unsupported_format"),
+        (encoded(picture(), "TIFF", tiffinfo={254: 1}), "unsupported_format"),
+        (encoded(picture(), "TIFF", tiffinfo={255: 2}), "unsupported_format"),
+        (encoded(picture(), "TIFF", tiffinfo={50706: b"\1\4\0\0"}), "unsupported_format"),
+        (b"IIU\0" + bytes(100), "unsupported_format"),
+        (b"\0\0\0\x18ftypcrx " + bytes(100), "unsupported_format"),
         (encoded(picture(size=(70_000, 4)), "PNG"), "too_large"),
         (encoded(picture("L", (4, 70_000)), "TIFF"), "too_large"),
     ],
     ids=[
         *("empty", "html", "half a jpeg", "half a png", "animation", "eps"),
         *("tiff of floats", "tiff of integers", "tiff of signed bytes", "tiff of big-endian negatives"),
+        *("nef", "old nef", "dng", "rw2", "cr3"),
         *("wide png", "tall tiff"),
     ],
 )

@@ -139,6 +139,26 @@ def test_folders_that_may_be_splits_are_never_mixed(capsys, tmp_path, images, na
     assert "in it, which would be mixed, as other files are next to the folders of splits" in said
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train_set", "holdout_set"),
+        ("imgs-train", "imgs-dev"),
+        ("trainA", "testA"),
+        ("TrainImages", "ValImages"),
+        ("train", "hold-out"),
+    ],
+)
+def test_folders_with_a_split_in_their_names_are_no_classes(capsys, tmp_path, images, names):
+    for number, name in enumerate(names):
+        for label in ("cat", "dog"):
+            (tmp_path / "in" / name / label).mkdir(parents=True)
+            shutil.copy(images[number + (12 if label == "dog" else 0)], tmp_path / "in" / name / label / "1.jpg")
+    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "it is not clear which folders of" in said
+    assert all(name in said for name in names)
+
+
 def test_a_folder_of_a_split_around_those_of_splits_is_no_split_with_classes(capsys, tmp_path, images):
     copied(images, tmp_path / "in", "train/{split}/{label}/{n}.jpg")
     said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")

@@ -257,6 +257,34 @@ def test_parquet_of_hugging_face(capsys, images, tmp_path):
     assert {split for split, _, _ in stored(tmp_path / "b")} == {"train"}
 
 
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("partial-test/0", "test"),
+        ("split=val/part-0", "validation"),
+        ("val2017/0", "validation"),
+        ("testset-0", "test"),
+        ("TestImages", "test"),
+        ("held_out/deeper/0", "test"),
+        ("train/devset/0", "validation"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["parquet", "tar"])
+def test_a_split_in_the_name_of_a_file_or_folder_is_used(capsys, images, tmp_path, name, split, ending):
+    for path, chosen in ((f"train/0.{ending}", images[:4]), (f"{name}.{ending}", images[4:7])):
+        if ending == "parquet":
+            parquet(tmp_path / "in" / path, chosen)
+            continue
+        (tmp_path / "in" / path).parent.mkdir(parents=True, exist_ok=True)
+        webdataset(
+            tmp_path / "in" / path,
+            [{"jpg": image.read_bytes(), "cls": image.parent.name.encode()} for image in chosen],
+        )
+    record = "huggingface" if ending == "parquet" else "webdataset"
+    convert(capsys, f"--input={tmp_path}/in", f"--record={record}", f"--output={tmp_path}/out")
+    assert Counter(part for part, _, _ in stored(tmp_path / "out").elements()) == {"train": 4, split: 3}
+
+
 def test_parquet_with_plain_columns(capsys, images, tmp_path):
     labels = pa.array([NAMES[int(path.parent.name)] for path in images])
     data = pa.array([path.read_bytes() for path in images], pa.large_binary())

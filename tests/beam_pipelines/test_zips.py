@@ -242,7 +242,18 @@ def test_a_zip_of_a_zip_is_no_image(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "beside", ["flowers/.DS_Store", "__MACOSX/flowers/cat/._1.jpg", "Thumbs.db", "flowers/README.md", "LICENSE.txt"]
+    "beside",
+    [
+        "flowers/.DS_Store",
+        "__MACOSX/flowers/cat/._1.jpg",
+        "Thumbs.db",
+        "flowers/README.md",
+        "LICENSE.txt",
+        "flowers/cat/.1.jpg.swp",
+        "flowers/cat/1.jpg~",
+        "flowers/cat/1.jpg:Zone.Identifier",
+        "flowers/cat/_vti_cnf/1.jpg",
+    ],
 )
 @pytest.mark.parametrize("is_first", [False, True])
 def test_what_is_no_image_does_not_hide_the_folder_above_the_classes(tmp_path, beside, is_first):

@@ -28,10 +28,15 @@ SPLIT_FOLDERS = {name: split for name, split in SPLIT_NAMES.items() if not name.
 # train can do without. Other names of splits are between test and validation.
 _RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
 
+# What a split is of, which may follow its name without a gap, as in trainset and testimages.
+THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?|splits?"
+_SPLIT_WORD = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?:{THINGS})?")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")  # of camelCase
+_HOLD_OUT = re.compile(r"(?<![a-z])(hold|held)[_ -]out(?![a-z])")
 _HASH = re.compile(r"-[0-9a-f]{16}(?=\.)")  # in names of files of Hugging Face
 # What surrounds the words of a file's name: numbers and endings.
 _NO_WORD = re.compile(
-    r"(?<![^\W_])(?:tfrecords?|parquet|tar|tgz|tbz2|txz|zip|gz|bz2|xz|zstd?|csv|tsv|jsonl|of)(?![^\W_])|[\W\d_]+"
+    r"(?<![^\W_])(?:tfrecords?|parquet|tar|tgz|tbz2|txz|zip|gz|bz2|xz|zstd?|csv|tsv|jsonl|snappy|of)(?![^\W_])|[\W\d_]+"
 )
 
 
@@ -60,23 +65,33 @@ def split_column(names: Iterable[str]) -> str:
     return "split" if "split" in matches else matches[0] if matches else ""
 
 
-def split_of_path(path: str) -> str:
-    """Returns the split in the name of a file, or of the folder that it lies in; "" if there is none.
+def lowered(name: str) -> str:
+    """Returns a name of a file or folder in lower case, with its words apart, such as train_a for trainA."""
+    return _HOLD_OUT.sub(r"\1out", _HUMP.sub("_", name).lower())
 
-    As in imagenet2012-train.tfrecord-00000-of-01024, seg_train2017-resized-000000.tar and train/0000.parquet. The last
-    word of a name precedes the others.
+
+def split_of_path(path: str) -> str:
+    """Returns the split in the name of a file, or of the innermost folder with one in its name; "" if there is none.
+
+    As in imagenet2012-train.tfrecord-00000-of-01024, seg_train2017-resized-000000.tar, partial-test/0000.parquet and
+    split=train/0000.parquet. The last word of a name precedes the others.
 
     Raises:
       ValueError: The name has the words of two splits, and neither is its last word.
     """
-    folder, _, base = path.rpartition("/")
-    words = _NO_WORD.sub(" ", _HASH.sub("", base)).split()
-    named = [SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES]
-    if words and words[-1].lower() in SPLIT_NAMES:
-        return named[-1]
-    if len(set(named)) > 1:
+    return next(filter(None, (_split_of_name(name, path) for name in reversed(path.split("/")))), "")
+
+
+def _split_of_name(name: str, path: str) -> str:
+    """Returns the split in the name of a file or folder of a path."""
+    words = _NO_WORD.sub(" ", lowered(_HASH.sub("", name))).split()
+    splits = [SPLIT_NAMES[match[1]] if (match := _SPLIT_WORD.fullmatch(word)) else "" for word in words]
+    if splits and splits[-1]:
+        return splits[-1]
+    named = sorted({*splits} - {""})
+    if len(named) > 1:
         raise ValueError(
-            f"the name of {path!r} has the words of several splits, {' and '.join(sorted(set(named)))}; rename it, or "
+            f"the name of {path!r} has the words of several splits, {' and '.join(named)}; rename it, or "
             "name each file with its split: --input=SPLIT=FILE"
         )
-    return named[0] if named else SPLIT_NAMES.get(folder.rpartition("/")[2].lower(), "")
+    return named[0] if named else ""

@@ -14,9 +14,9 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
@@ -317,7 +317,7 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
             f"{image.width} x {image.height} pixels; the shorter side is below --min_side={options.min_side}",
         )
     with _damage_of(image):
-        _check_kind(image)
+        _check_kind(image, data)
     return image
 
 
@@ -336,6 +336,8 @@ def _unopened(data: bytes) -> Rejected:
                 raise
             except Exception as error:
                 return _damaged(name, error)
+    if data.startswith(_RAW_BEGINS) or data[4:12] == b"ftypcrx ":
+        return Rejected("unsupported_format", _RAW_FILE)
     if data.startswith(_JPEG_XL):
         return Rejected("unsupported_format", "JPEG XL; save it as JPEG or PNG")
     return Rejected("not_an_image", f"begins with {data[:8]!r}")
@@ -358,6 +360,9 @@ def _damage_of(image: Image.Image) -> Iterator[None]:
         raise _damaged(image.format, error) from error
 
 
+_RAW_FILE = "a camera's raw file; export it as JPEG"
+_RAW_BEGINS = (b"IIRO", b"IIRS", b"MMOR", b"IIU\0", b"FUJIFILMCCD-RAW")  # of Olympus, Panasonic and Fujifilm
+_DNG_VERSION = 50706  # the tag that each DNG has
 _UNKNOWN_BANDS = "unknown pixel mode"  # as Pillow says of a TIFF that is sound
 
 
@@ -394,14 +399,25 @@ def _peak_bytes(image: Image.Image, data: bytes, scale: Scale) -> int:
     return pixels * coefficients + int(8 * pixels // scale**2)
 
 
-def _check_kind(image: Image.Image) -> None:
+def _check_kind(image: Image.Image, data: bytes) -> None:
     """Raises Rejected for an image that can be decoded, but not shown as one picture."""
     if image.format in _JPEG:
         return
+    if image.format == "TIFF" and _is_raw(image.tag_v2, data):  # type: ignore[attr-defined]
+        raise Rejected("unsupported_format", _RAW_FILE)
     if getattr(image, "is_animated", False):
         raise Rejected("animated", f"{image.format} with {getattr(image, 'n_frames', 0)} frames")
     if has_unknown_range(image):
         raise Rejected("unknown_range", f"{image.format} with mode {image.mode}")
+
+
+def _is_raw(tags: Mapping[int, Any], data: bytes) -> bool:
+    """Returns whether a TIFF is a raw file, such as DNG, NEF, ARW and CR2: what Pillow reads of them is a thumbnail.
+
+    TIFF 6.0, NewSubfileType and SubfileType: the picture is a smaller version of another one in the file.
+    """
+    is_smaller_version = tags.get(254, 0) & 1 or tags.get(255) == 2
+    return bool(is_smaller_version or _DNG_VERSION in tags or data[8:10] == b"CR")
 
 
 def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
