@@ -299,12 +299,12 @@ def _repair(flags: argparse.Namespace, findings: Findings, beam_options: Pipelin
 
 def diff(flags: argparse.Namespace, _: list[str]) -> int:
     with phases.shown():
-        difference = diff_datasets(storage.absolute(flags.before), storage.absolute(flags.after))
-    flags.result = difference.to_json()
-    for line in difference.lines():
+        differences = diff_datasets(storage.absolute(flags.before), storage.absolute(flags.after))
+    flags.result = differences.to_json()
+    for line in differences.lines():
         _say(flags, line)
     check_printed()
-    return 0
+    return 1 if differences else 0
 
 
 def report(flags: argparse.Namespace, _: list[str]) -> int:

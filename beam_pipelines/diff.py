@@ -56,6 +56,10 @@ class Differences:
     moved: dict[str, tuple[str, str]]
     classes: tuple[tuple[str, ...], tuple[str, ...]]
 
+    def __bool__(self) -> bool:
+        """Returns whether anything differs."""
+        return any([self.added, self.removed, self.relabelled, self.reencoded, self.moved, *self.classes])
+
     def lines(self) -> Iterator[str]:
         """Yields the text for a terminal: a line for each kind of difference, with counts by class and some keys."""
         yield f"{self.num_same:,} examples are the same in {self.paths[0]!r} and {self.paths[1]!r}"

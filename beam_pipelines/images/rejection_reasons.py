@@ -139,7 +139,7 @@ REASONS = {
     ),
     "unsupported_format": Reason(
         "It is an image of a format that is not read, which the detail names: JPEG XL, HEIC without the extra heic, a "
-        "camera's raw file, of which only a thumbnail could be read, or an unusual TIFF.",
+        "camera's raw file (only its thumbnail could be read), or an unusual TIFF.",
         "Follow the detail: save the image as JPEG or PNG, or run pip install 'jpeg2tpu[heic]'.",
     ),
     "truncated": Reason("The file ends in the middle of the image.", "Download or copy it again."),

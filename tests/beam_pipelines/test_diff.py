@@ -32,7 +32,7 @@ def pair(few_digits, capsys, tmp_path) -> tuple[Path, Path]:
 def test_each_difference_is_found_once(pair, capsys):
     a, b = pair
     code, out, err = run(capsys, "diff", a, b, "--json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")
     found = json.loads(out)
     assert list(found["added"]) == ["1/new.jpg", "ten/10.jpg"]
     assert found["added"]["ten/10.jpg"] == {"split": "train", "class": "ten"}
@@ -47,7 +47,7 @@ def test_each_difference_is_found_once(pair, capsys):
 
 def test_the_text_has_counts_by_class_and_some_keys(pair, capsys):
     code, out, _ = run(capsys, "diff", *pair)
-    assert code == 0
+    assert code == 1
     lines = out.splitlines()
     assert lines[1] == "added: 2 (1 train/1, 1 train/ten), such as '1/new.jpg', 'ten/10.jpg'"
     assert lines[2].startswith("removed: 1 (1 train/0), such as '0/")
@@ -61,7 +61,8 @@ def test_labels_and_splits_are_compared_by_name(capsys, digits_dataset, tmp_path
     assert run(capsys, "relabel", digits_dataset.path, f"--labels={labels}", f"--output={tmp_path}/r")[0] == 0
     _, out, _ = run(capsys, "diff", digits_dataset.path, tmp_path / "r", "--json")
     assert json.loads(out)["relabelled"] == {"3/0003.jpg": {"from": "3", "to": "4"}}
-    _, out, _ = run(capsys, "diff", digits_dataset.path, digits_dataset.path)
+    code, out, _ = run(capsys, "diff", digits_dataset.path, digits_dataset.path)
+    assert code == 0
     assert out.startswith("1,797 examples are the same")
     assert out.count("\n") == 1
 

@@ -273,7 +273,7 @@ def test_one_split_in_shards_of_another_size_replaces_an_export(capsys, digits_o
     kept = {path.name for path in output.rglob("*")}
     assert {path for path in kept if path.endswith(ENDINGS[name])} == {shard.name}
     code, out, _ = run(capsys, "diff", digits_of_one_kind, output)
-    assert code == 0
+    assert code == 1
     assert [line.partition(":")[0] for line in out.splitlines()[1:]] == ["removed"]
 
 
@@ -288,7 +288,7 @@ def test_diff_finds_what_was_changed_in_an_export(capsys, digits_of_one_kind, na
         assert f"{path.name}' is not a complete ArrayRecord" in refused(capsys, "diff", digits_of_one_kind, output)
     else:
         code, out, _ = run(capsys, "diff", digits_of_one_kind, output, "--json")
-        assert code == 0
+        assert code == 1
         found = json.loads(out)
         assert len(found["other_bytes"]) == 1
         assert not found["added"] | found["removed"] | found["relabelled"] | found["moved"]

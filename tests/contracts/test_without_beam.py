@@ -40,7 +40,7 @@ def commands(work: Path, folder: Path) -> dict[str, list[str]]:
         "split": [dataset, "--splits=a=50%,b=50%", f"--output={work}/split"],
         "reshard": [dataset, "--shard_size=20KB", f"--output={work}/resharded"],
         "export-dataset": [dataset, "--format=webdataset", f"--output={work}/exported"],
-        "diff": [dataset, f"{work}/filtered"],
+        "diff": [dataset, dataset],
         "report": [dataset],
     }
 

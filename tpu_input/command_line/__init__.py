@@ -67,8 +67,8 @@ TERMINATED = 128 + signal.SIGTERM
 EXIT_CODES = f"""\
 exit codes:
   0    done
-  1    problems found: damage, a file that cannot be used, a training that would
-       fail
+  1    problems found: damage, differences, a file that cannot be used, a
+       training that would fail
   2    an error in the command or its input, or a storage failure; one line on
        stderr describes it
   {INTERRUPTED}  ended by Ctrl-C (SIGINT)
