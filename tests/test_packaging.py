@@ -96,7 +96,7 @@ def test_the_metadata_names_the_pythons_that_are_tried(built):
         (
             "estimator_app",
             "tensorflow",
-            "train --dataset=d --model_dir=m",
+            "train --trainer=tf_distribute --dataset=d --model_dir=m",
             "TensorFlow is not installed",
         ),
         ("estimator_app", "yaml", "train --dataset=d --model_dir=m --config=digits", "PyYAML is not installed"),
