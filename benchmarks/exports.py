@@ -6,8 +6,8 @@
                                                     └─▶ records in a loop ──the format's own writer──▶ CPU time, bytes
 
 Both are commands, from their start to their end, and take turns. The fixed start, imports for the most part, is that of
-the same command for a dataset of a few images; what is more than that belongs to the images. Ratios are medians of those
-of one turn. The loop (benchmarks/exports_peers.py) reads each record once, in the order of the shard, and checks its
+the same command for a dataset of a few images; what is more than that belongs to the images. Ratios are medians of the
+turns' own. The loop (benchmarks/exports_peers.py) reads each record once, in the order of the shard, and checks its
 CRC-32C, as the export does. It neither hashes nor flushes anything, and an interruption leaves half a file. Parquet has
 two others: Hugging Face's datasets, as its documentation shows, and the bare ParquetWriter of pyarrow.
 """
@@ -131,8 +131,8 @@ def compare(folder: Path, name: str, size: tuple[int, int], count: int, repeats:
         runs = measure.in_turn(ways, repeats)
         for peer in peers:
             starts = [[run["cpu_seconds"] for run in runs[f"{way.name}/{_FEW}"]] for way in (export, peer)]
-            many = [runs[f"{way.name}/{count}"] for way in (export, peer)]
-            figures = compared(*many, list(zip(*starts, strict=True)), count)
+            ours, theirs = (runs[f"{way.name}/{count}"] for way in (export, peer))
+            figures = compared(ours, theirs, list(zip(*starts, strict=True)), count)
             rows.append({"images": f"{count:,} {name}", "format": shard_format, "beside": peer.title, **figures})
     return rows
 

@@ -74,7 +74,11 @@ def datasets(dataset: str, output: Path) -> None:
     with tempfile.TemporaryDirectory() as cache:
         for shard in shards_of(dataset):
             rows = Dataset.from_generator(
-                rows_of, Features(features), cache_dir=cache, gen_kwargs={"shard": shard}, split=shard.stem.split("-")[0]
+                rows_of,
+                Features(features),
+                cache_dir=cache,
+                gen_kwargs={"shard": shard},
+                split=shard.stem.split("-")[0],
             )
             rows.to_parquet(output / f"{shard.stem}.parquet")
 
@@ -114,7 +118,7 @@ def array_record(dataset: str, output: Path) -> None:
 
 
 def mds(dataset: str, output: Path) -> None:
-    """MDSWriter, with the image's bytes as they are: https://docs.mosaicml.com/projects/streaming, preparing_datasets."""
+    """MDSWriter, with images as bytes: https://docs.mosaicml.com/projects/streaming, preparing datasets."""
     from streaming import MDSWriter
 
     columns = {"image": "bytes", "key": "str", "label": "int", "class": "str", "sha256": "str"}
