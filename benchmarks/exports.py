@@ -10,6 +10,15 @@ the same command for a dataset of a few images; what is more than that belongs t
 turns' own. The loop (benchmarks/exports_peers.py) reads each record once, in the order of the shard, and checks its
 CRC-32C, as the export does. It neither hashes nor flushes anything, and an interruption leaves half a file. Parquet has
 two others: Hugging Face's datasets, as its documentation shows, and the bare ParquetWriter of pyarrow.
+
+What an export takes more, as shares of its CPU time per image, each step measured alone in one process:
+
+    photograph, WebDataset     SHA-256 of the image and of its shard 34 %, reading of its record with CRC-32C and parsing
+                               12 %, planning 11 %, header of the JPEG 3 %; the rest copies and writes
+    small image, Parquet       planning 30 %, reading 20 %, header 6 %, SHA-256 3 %
+
+In a profile (cProfile), fsync, receipts and manifest take at most 2 %, and the second copy of an ArrayRecord, whose
+writer needs a file of its own, a fifth. More than half of the start are NumPy, pyarrow, Pillow and protobuf.
 """
 
 from __future__ import annotations
