@@ -233,11 +233,14 @@ def test_an_export_is_compared_with_its_peer_in_each_turn_without_the_start():
     row = exports.compared(ours, theirs, [(1.0, 0.5), (2.0, 1.0), (1.0, 0.5)], count=1020)
     assert row == {
         **{"start": 1.0, "peer_start": 0.5, "written_mb": 9.0, "peer_written_mb": 8.0},
-        **{"each": pytest.approx(3000), "peer_each": pytest.approx(3000)},  # of 2, 4 and 3 ms; of 1.5, 3 and 3.5 ms
-        "each_ratio": pytest.approx(4 / 3),  # the median of 4/3, 4/3 and 6/7
+        **{
+            "per_image": pytest.approx(3000),
+            "peer_per_image": pytest.approx(3000),
+        },  # of 2, 4 and 3 ms; of 1.5, 3 and 3.5 ms
+        "per_image_ratio": pytest.approx(4 / 3),  # the median of 4/3, 4/3 and 6/7
         "ratio": pytest.approx(1.5),
     }
-    named = row | {"images": "1,020 images", "format": "mds", "beside": "MDSWriter"}
+    named = row | {"images": "1,020 images", "format": "mds", "writer": "MDSWriter"}
     assert exports.note(named).endswith("1.50 times MDSWriter; at most 1.20 wanted: MISSED")
 
 

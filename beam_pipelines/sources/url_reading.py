@@ -40,7 +40,7 @@ from beam_pipelines.options import UrlOptions
 from beam_pipelines.sources.url_names import domain
 from tpu_input.stored_images.check import Rejected
 
-if TYPE_CHECKING:  # urllib3 takes a tenth of the start of a conversion, most of which read no URLs
+if TYPE_CHECKING:  # urllib3 takes a tenth of the start of a conversion, and most conversions read no URLs
     from beam_pipelines.sources.url_download import Downloader
 
 _FIRST_WAIT, _MOST_WAIT = 0.5, 60.0  # seconds before a retry, if the server names no time, and if it does
