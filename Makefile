@@ -341,7 +341,10 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).training
 	$(BENCHMARK).fine_tuning
 	$(BENCHMARK).recipes
+	$(BENCHMARK).exports
 	PYTHONPATH=tests $(BENCHMARK).urls
+	$(WITH_BUCKET) $(BENCHMARK).stores
+	PYTHONPATH=tests $(BENCHMARK).stores --reads=300
 	$(BENCHMARK).plots
 	$(BENCHMARK).tables
 

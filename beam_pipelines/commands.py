@@ -1,6 +1,6 @@
 """The functions that run the commands of this package; imported when a command runs.
 
-Beam, which takes more than a second to import, is imported with --runner alone.
+Beam, which takes more than a second to import, is imported with --runner alone; the page of a report, by its command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from beam_pipelines.diff import diff as diff_datasets
 from beam_pipelines.dry_run import dry_run, dry_run_of_dataflow
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.repair import remove_leftovers, repair
-from beam_pipelines.report.page import write_pairs, write_report
 from beam_pipelines.report.summary import print_summary, summary
 from beam_pipelines.rewrite import exporting, rewriting
 from beam_pipelines.runners import phases
@@ -308,6 +307,8 @@ def diff(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def report(flags: argparse.Namespace, _: list[str]) -> int:
+    from beam_pipelines.report.page import write_pairs, write_report
+
     if flags.pairs and flags.predictions:
         raise ValueError("--pairs writes a file instead of the page, so --predictions would have no effect")
     if flags.pairs:

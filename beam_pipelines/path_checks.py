@@ -11,7 +11,6 @@ from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.conversion_flags import conversion_options, named_datasets
 from beam_pipelines.options import FILES_OF_CHANGES, Source
-from beam_pipelines.report.likely_wrong import ADVICE
 from beam_pipelines.sources.existence import check_exists, check_file
 
 
@@ -39,6 +38,8 @@ def check(flags: argparse.Namespace) -> None:
         _check_files(Source(datasets[0], **{name: given.get(name, "") for name in FILES_OF_CHANGES}))
     # With --pairs, that the two exclude each other is what a user needs to know.
     for path in filter(_is_missing, () if given.get("pairs") else given.get("predictions", ())):
+        from beam_pipelines.report.likely_wrong import ADVICE
+
         raise ValueError(f"{path!r} of --predictions does not exist; {ADVICE}")
     for path in filter(_is_missing, given.get("sources", ())):
         raise ValueError(f"{path!r} of --sources does not exist; it must be a folder, a .tar or a URI of inputs")

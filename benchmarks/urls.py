@@ -134,6 +134,8 @@ def main() -> None:
         }
         if _PEERS.exists():
             ways["img2dataset"] = lambda: _img2dataset(listed, output())
+        else:
+            print(f"left out: img2dataset, whose environment {_PEERS} is missing (see docs/benchmarks.md)")
         runs = measure.in_turn(ways, flags.repeats)
         rows = [{"way": name} | measure.medians(found) for name, found in runs.items()]
     columns = {

@@ -224,6 +224,13 @@ def test_worker_processes_load_neither_beam_nor_arrow():
     assert done.stdout == "set()\n"
 
 
+def test_a_conversion_loads_neither_the_client_of_urls_nor_the_page_of_a_report():
+    """They take a fifth of its start, and most conversions use neither."""
+    code = "import sys; import beam_pipelines.commands; print({'urllib3', 'jinja2'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+
+
 @pytest.mark.long
 def test_the_tests_of_tpu_input_need_no_beam():
     code = """

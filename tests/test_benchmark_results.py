@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import itertools
 import json
@@ -16,7 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, conversion_cores, conversion_sweep, input_waits, measure, order, plots, scale, tables
+from benchmarks import (
+    conversion,
+    conversion_cores,
+    conversion_sweep,
+    exports,
+    input_waits,
+    measure,
+    order,
+    plots,
+    scale,
+    tables,
+)
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
@@ -215,6 +227,35 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
     assert between + end == "between\n<!-- table other -->\nold\n<!-- end -->\n"
 
 
+def test_an_export_is_compared_with_its_peer_in_each_turn_without_the_start():
+    ours = [{"cpu_seconds": seconds, "written_mb": 9.0} for seconds in (3.0, 6.0, 4.0)]
+    theirs = [{"cpu_seconds": seconds, "written_mb": 8.0} for seconds in (2.0, 4.0, 4.0)]
+    row = exports.compared(ours, theirs, [(1.0, 0.5), (2.0, 1.0), (1.0, 0.5)], count=1020)
+    assert row == {
+        **{"start": 1.0, "peer_start": 0.5, "written_mb": 9.0, "peer_written_mb": 8.0},
+        **{
+            "per_image": pytest.approx(3000),
+            "peer_per_image": pytest.approx(3000),
+        },  # of 2, 4 and 3 ms; of 1.5, 3 and 3.5 ms
+        "per_image_ratio": pytest.approx(4 / 3),  # the median of 4/3, 4/3 and 6/7
+        "ratio": pytest.approx(1.5),
+    }
+    named = row | {"images": "1,020 images", "format": "mds", "writer": "MDSWriter"}
+    assert exports.note(named).endswith("1.50 times MDSWriter; at most 1.20 wanted: MISSED")
+
+
+@pytest.mark.long
+def test_exports_are_measured_beside_the_writers_that_are_installed(tmp_path, monkeypatch):
+    missing = dataclasses.replace(exports.WRITERS["mds"][0], python=tmp_path / "python")
+    writers = {name: exports.WRITERS[name][-1:] for name in ("parquet", "array_record")} | {"mds": (missing,)}
+    monkeypatch.setattr(exports, "WRITERS", writers)
+    rows = exports.compare(tmp_path, "images", (48, 36), count=200, repeats=1)
+    assert [row["format"] for row in rows] == ["parquet", "array_record"]
+    for row in rows:
+        assert row["start"] > 0 < row["peer_start"]
+        assert row["written_mb"] == pytest.approx(row["peer_written_mb"], rel=0.1)
+
+
 def test_what_more_cores_would_take_follows_from_one_and_two():
     seconds = {name: {1: 3.0, 2: 2.0} for name, _ in conversion_cores.COMPUTED.values()}
     photographs, _ = conversion_cores.computed(seconds, start=0.5)  # 2,000 in 2.5 s, of which 2 are divided
@@ -228,7 +269,7 @@ def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
     parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
     parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "trainers"}
-    parts |= {"conversion_cores", "conversion_cores_computed"}
+    parts |= {"conversion_cores", "conversion_cores_computed", "exports", "stores", "stores_reads", "urls"}
     texts = [page.read_text() for page in tables.PAGES]
     found = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]
     assert sorted(found) == sorted(parts)

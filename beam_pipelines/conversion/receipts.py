@@ -107,7 +107,8 @@ class Receipt:
         self.num_bytes += num_bytes
         kind = stored_kind(label)
         self.several = kind.is_list
-        self.class_counts.update(kind.indices(label))
+        for index in kind.indices(label):  # update() takes ten times as long for one
+            self.class_counts[index] += 1
         for sizes, size in ((self.heights, image.height), (self.widths, image.width)):
             sizes[1] += size
             if size < sizes[0]:

@@ -71,6 +71,7 @@ def _member(name: str, data: bytes) -> tuple[bytes, bytes, bytes]:
 # Fields of a ustar header after the name: mode, user, group, size, time, checksum, type; then magic and version.
 _AFTER_NAME = b"0000644\x000000000\x000000000\x00%011o\x0000000000000\x00        0"
 _REST = bytes(100) + b"ustar\x0000" + bytes(247)
+_SUM_OF_REST = sum(_REST)
 
 
 def _header(name: str, size: int) -> bytes:
@@ -80,5 +81,5 @@ def _header(name: str, size: int) -> bytes:
         member = tarfile.TarInfo(name)
         member.size = size
         return member.tobuf(tarfile.PAX_FORMAT)
-    header = encoded.ljust(_PLAIN_NAME, b"\x00") + _AFTER_NAME % size + _REST
-    return header[:148] + b"%06o\x00 " % sum(header) + header[156:]
+    fields = encoded.ljust(_PLAIN_NAME, b"\x00") + _AFTER_NAME % size
+    return b"%b%06o\x00 %b%b" % (fields[:148], sum(fields) + _SUM_OF_REST, fields[156:], _REST)

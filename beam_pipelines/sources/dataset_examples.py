@@ -328,6 +328,8 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
         return row.reject("left_out", f"its {what} left out on request")
     if key in changes.new_labels:
         names = kept = new_names(changes.new_labels[key], options.label_kind)
+    elif len(kept) == len(names):
+        return row  # its label is the one above
     return label_row(row, kept if len(kept) < len(names) else names, options, are_names=True)
 
 

@@ -33,13 +33,15 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import UrlOptions
-from beam_pipelines.sources.url_download import Downloader, TryAgain
 from beam_pipelines.sources.url_names import domain
 from tpu_input.stored_images.check import Rejected
+
+if TYPE_CHECKING:  # urllib3 takes a tenth of the start of a conversion, and most conversions read no URLs
+    from beam_pipelines.sources.url_download import Downloader
 
 _FIRST_WAIT, _MOST_WAIT = 0.5, 60.0  # seconds before a retry, if the server names no time, and if it does
 _SMALL_BYTES = 256 << 10  # of a body that waits in memory
@@ -114,7 +116,7 @@ class UrlReader:
           is_patient: Whether URLs are rejected however many of them in a row have no answer.
         """
         self._options, self._is_patient = options, is_patient
-        self._downloader = Downloader(options)
+        self._downloader: Downloader | None = None
         self._num_threads = -(-options.url_concurrency // num_processes)
         self._of_host = -(-options.url_host_concurrency // num_processes)
         self._room = threading.Condition()  # of all below
@@ -127,17 +129,18 @@ class UrlReader:
     def submit(self, url: str, spool: Spool) -> Future[Body | Rejected]:
         """Returns what will hold the bytes behind a URL, or why there are none; or raises storage.Unavailable."""
         with self._room:
+            downloader = self._downloader = self._downloader or _downloader_of(self._options)
             task = _Task(next(self._numbers), url, spool)
             self._waiting.setdefault(task.host, collections.deque()).append(task)
             if self._num_started < self._num_threads:
                 self._num_started += 1
-                threading.Thread(target=self._read_tasks, daemon=True).start()
+                threading.Thread(target=self._read_tasks, args=(downloader,), daemon=True).start()
             self._room.notify()
         return task.future
 
-    def _read_tasks(self) -> None:
+    def _read_tasks(self, downloader: Downloader) -> None:
         while task := self._next():
-            outcome = self._outcome(task)
+            outcome = self._outcome(task, downloader)
             with self._room:
                 self._reading[task.host] -= 1
                 if not self._reading[task.host]:
@@ -174,11 +177,13 @@ class UrlReader:
                 wake = self._delayed[0][0] if self._delayed else now + _SECONDS_IDLE
                 self._room.wait(max(min(wake, now + _SECONDS_IDLE) - now, 0.001))
 
-    def _outcome(self, task: _Task) -> Body | Rejected | BaseException | None:
+    def _outcome(self, task: _Task, downloader: Downloader) -> Body | Rejected | BaseException | None:
         """Returns what came of a URL; None if it is tried again."""
+        from beam_pipelines.sources.url_download import TryAgain
+
         task.num_tries += 1
         try:
-            body = task.spool.put(self._downloader.read(task.url))
+            body = task.spool.put(downloader.read(task.url))
         except Rejected as rejected:
             # Kept until its row is written, without the frames of its traceback.
             return self._rejected(rejected, rejected.reason not in _OF_NETWORK)
@@ -215,6 +220,12 @@ class UrlReader:
 
 
 _OF_NETWORK = ("unreachable", "private_address")  # a private network may answer with an address of its own for any name
+
+
+def _downloader_of(options: UrlOptions) -> Downloader:
+    from beam_pipelines.sources.url_download import Downloader
+
+    return Downloader(options)
 
 
 @functools.lru_cache(maxsize=4)
