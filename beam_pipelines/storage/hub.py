@@ -68,8 +68,11 @@ def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
 def look(path: str) -> tuple[int, int]:
     try:
         dataset, name = _parts(path)
+    except ValueError:  # a line of a list may have an invalid name
+        return -1, 0
+    try:
         return _level(dataset, name.rpartition("/")[0]).get(name, (-1, 0))
-    except (FileNotFoundError, ValueError):  # a line of a list may have an invalid name
+    except FileNotFoundError:
         return -1, 0
 
 

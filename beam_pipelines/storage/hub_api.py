@@ -6,6 +6,7 @@ listing, only the query is used.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -15,6 +16,7 @@ import socket
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -186,17 +188,16 @@ def _answer(url: str, patience: object_stores.Patience) -> tuple[int, http.clien
 
 
 def _answer_of(url: str, patience: object_stores.Patience) -> tuple[int, http.client.HTTPMessage, bytes]:
-    scheme, host, path, query, _ = urllib.parse.urlsplit(url)
-    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-    with contextlib.closing(kind(host, timeout=patience.connect)) as connection:
+    connection, target, proxy_headers = _connection(url, patience.connect)
+    with contextlib.closing(connection):
         connection.connect()
         connection.sock.settimeout(patience.answer)
         # The timeout of a socket starts again with each byte, so a slow answer would never reach it.
-        end = threading.Timer(patience.answer, socket.socket.shutdown, (connection.sock, socket.SHUT_RDWR))
+        end = threading.Timer(patience.answer, _shut, [connection.sock])
         end.daemon, start = True, time.monotonic()
         end.start()
         try:
-            connection.request("GET", f"{path}?{query}", headers=headers() | {"Accept-Encoding": "identity"})
+            connection.request("GET", target, headers=headers() | proxy_headers | {"Accept-Encoding": "identity"})
             response = connection.getresponse()
             body = response.read(_MOST_BYTES + 1)
         finally:
@@ -206,3 +207,30 @@ def _answer_of(url: str, patience: object_stores.Patience) -> tuple[int, http.cl
         if len(body) > _MOST_BYTES:
             raise OSError(f"the Hub answers more than {_MOST_BYTES} bytes")
         return response.status, response.headers, body
+
+
+def _connection(url: str, seconds: float) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+    """Returns a connection that is not open yet, by the proxy that the environment names, as obstore's are.
+
+    And the target of a request, and its headers for the proxy.
+    """
+    scheme, host, path, query, _ = urllib.parse.urlsplit(url)
+    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+    proxy = "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
+    if not proxy:
+        return kind(host, timeout=seconds), f"{path}?{query}", {}
+    place = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    user, _, address = place.netloc.rpartition("@")
+    coded = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    proxy_headers = {"Proxy-Authorization": f"Basic {coded}"} if user else {}
+    connection = kind(address, timeout=seconds)
+    if scheme == "http":
+        return connection, url, proxy_headers
+    connection.set_tunnel(host, headers=proxy_headers)
+    return connection, f"{path}?{query}", {}
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed
+        # Not SSLSocket's own, which changes what another thread is reading with.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import trustme
 
 from beam_pipelines import storage
 from beam_pipelines.convert import convert
@@ -300,6 +302,27 @@ def test_too_many_requests_are_sent_again_when_the_hub_says(hub, few_digits):
     hub.ask_too_often = 2
     assert len(rows(uri)) == 36
     assert not hub.ask_too_often
+
+
+def test_the_hub_is_asked_by_the_proxy_of_the_environment(hub, few_digits, tmp_path, monkeypatch):
+    """As its files are, by obstore; with TLS, as the real Hub is asked, and without."""
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("hub.test").configure_cert(tls)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    for name in ("no_proxy", "NO_PROXY", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    uri = images(hub, few_digits)
+    with fault_proxy(hub.url, tls) as proxy:
+        for scheme in ("https", "http"):
+            monkeypatch.setenv("HF_ENDPOINT", f"{scheme}://hub.test")
+            monkeypatch.setenv(f"{scheme}_proxy", proxy.url.replace("http://", "http://me:s3cr3t@"))
+            forget_stores()
+            proxy.requests.clear()
+            assert len(rows(uri)) == 36
+            assert proxy.requests
+        assert proxy.requests[-1].headers["proxy-authorization"] == "Basic bWU6czNjcjN0"
 
 
 def commands(uri: str, tmp_path: Path) -> list[list[str]]:

@@ -16,7 +16,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -181,11 +181,11 @@ class Hub:
         self.after_page()
 
 
-def _entry(path: str, data: bytes) -> dict:
+def _entry(path: str, data: bytes) -> dict[str, Any]:
     """What a tree has of a file; large ones are in Git LFS, and about every second small one."""
     digest = hashlib.sha256(data).hexdigest()
     oid = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
-    entry: dict = {"type": "file", "oid": oid, "size": len(data), "path": path}
+    entry: dict[str, Any] = {"type": "file", "oid": oid, "size": len(data), "path": path}
     if len(data) > 10_000 or int(digest[0], 16) % 2:
         pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(data)}\n".encode()
         entry["oid"] = hashlib.sha1(f"blob {len(pointer)}\0".encode() + pointer).hexdigest()
