@@ -111,7 +111,7 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
     def check_size(answer: Any) -> None:
         if num_bytes not in (-1, answer["size"]):
-            raise OSError(f"{path!r}: the server has {answer['size']} bytes instead of {num_bytes}")
+            raise Changed(f"{path!r} was overwritten: it has {answer['size']} bytes, and {num_bytes} when listed")
 
     try:
         with object_stores.explained(path):

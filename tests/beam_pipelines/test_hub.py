@@ -216,6 +216,22 @@ def test_content_that_is_not_what_was_listed_is_not_stored(hub, few_digits, tmp_
     assert "arrives damaged: its content has another hash than when listed" in said
 
 
+def test_a_range_of_a_file_of_another_size_is_not_stored(hub, few_digits, tmp_path, monkeypatch, capsys):
+    """The CDN has a longer file."""
+    uri = archived(hub, few_digits, tmp_path / "in.tar")
+    sent = type(hub).answer_as_cdn
+
+    def lengthen(self: Hub, request: object) -> None:
+        self._blobs = {digest: data + bytes(1000) for digest, data in self._blobs.items()}
+        sent(self, request)
+
+    monkeypatch.setattr(type(hub), "answer_as_cdn", lengthen)
+    said = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+    size = (tmp_path / "in.tar").stat().st_size
+    assert "in.tar' was overwritten: it has " in said
+    assert f" bytes, and {size} when listed" in said
+
+
 def test_a_revision_is_a_branch_a_tag_a_commit_or_what_the_hub_makes(hub):
     uri = hub.make_bucket()
     name = uri.removeprefix("hf://datasets/")
@@ -405,10 +421,17 @@ def same_page(request: Handler) -> None:
 
 
 def other_files(request: Handler) -> None:
-    """Lists what is not in the folder, or has no size."""
+    """Lists what is not in the folder."""
     if "/revision/" in request.path:
         return request.send(200, b'{"sha": "' + b"0" * 40 + b'"}')
-    request.send(200, b'[{"type": "file", "path": "../etc/passwd", "oid": "1", "size": -1}, 7]')
+    request.send(200, b'[{"type": "file", "path": "in/../../etc/passwd", "oid": "1", "size": 1}]')
+
+
+def no_sizes(request: Handler) -> None:
+    """Lists what has no size."""
+    if "/revision/" in request.path:
+        return request.send(200, b'{"sha": "' + b"0" * 40 + b'"}')
+    request.send(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": -1}, 7]')
 
 
 def no_commit(request: Handler) -> None:
@@ -422,7 +445,9 @@ def deep(request: Handler) -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [*LIES, endless, slow_headers, same_page, other_files, no_commit, deep], ids=lambda lie: lie.__name__
+    "lie",
+    [*LIES, endless, slow_headers, same_page, other_files, no_sizes, no_commit, deep],
+    ids=lambda lie: lie.__name__,
 )
 def test_a_hub_that_lies_costs_one_line(hub, quick, capsys, tmp_path, monkeypatch, lie):
     (tmp_path / "a.jpg").write_bytes(b"1")
@@ -436,6 +461,14 @@ def test_a_hub_that_lies_costs_one_line(hub, quick, capsys, tmp_path, monkeypatc
             assert err.count("\n") == 1, err
             assert server.url not in err
         assert 0 < len(server.requests) < 300
+
+
+@pytest.mark.parametrize("lie", [other_files, no_sizes, same_page], ids=lambda lie: lie.__name__)
+def test_what_no_repository_has_is_no_listing(hub, monkeypatch, lie):
+    with lying_store(lie) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        with pytest.raises(storage.Unavailable, match="the Hub answers no list; check HF_ENDPOINT"):
+            list(storage.list_files("hf://datasets/owner/name/in"))
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
