@@ -50,7 +50,7 @@ TRAIN = [
 TPU = ["google-api-python-client>=2", "oauth2client>=4.1.3"]
 GCP = [*BEAM, "apache-beam[gcp]"]
 HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
-# Inputs at s3://: obstore reads, boto3 finds the credentials.
+# Inputs at s3://, az://, hf:// and https://: obstore reads, boto3 finds the credentials of S3.
 STORES = ["boto3>=1.34", "obstore>=0.8"]
 # TrainSource and EvalSource resize with it where it is installed, in a tenth of NumPy's time.
 OPENCV = ["opencv-python-headless>=4.8"]

@@ -16,6 +16,7 @@ from estimator_app.runtime.tensorflow_startup import set_up_processor
 from support.azure import az, az_server  # noqa: F401
 from support.cloud import cloud, cloud_server, proxy  # noqa: F401
 from support.gs import gs, gs_session  # noqa: F401
+from support.hub import hub  # noqa: F401
 from support.s3 import s3, s3_server  # noqa: F401
 from support.shared import shared
 from support.web import web  # noqa: F401

@@ -174,7 +174,8 @@ def modules_below(folders: Iterable[str]) -> list[str]:
 def test_what_is_free_of_tensorflow_can_be_imported_where_there_is_none():
     modules = [*modules_below(WITHOUT_TENSORFLOW), *BEFORE_TENSORFLOW]
     if not importlib.util.find_spec("obstore"):  # of the extra stores, as make test installs it
-        modules.remove("beam_pipelines.storage.object_stores")
+        for name in ("hub", "hub_api", "object_stores"):
+            modules.remove(f"beam_pipelines.storage.{name}")
     code = f"import importlib, sys; sys.modules['tensorflow'] = None; [importlib.import_module(m) for m in {modules}]"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -188,8 +189,8 @@ def test_cores_are_counted_in_one_place():
 
 
 # Below the executors: requests to a storage, and files that are read while others are decoded. Beside them: shards that
-# are written at the same time, each with units of its own, what ticks while a command works, and a lock for the bytes
-# that several threads unpack together.
+# are written at the same time, each with units of its own, what ticks while a command works, the end of a request that
+# takes too long, and locks for the bytes that several threads unpack together and for what they ask a store for.
 WITH_THREADS_OF_THEIR_OWN = {
     "beam_pipelines.conversion.shard_owners",
     "beam_pipelines.conversion.shard_writing",
@@ -203,6 +204,8 @@ WITH_THREADS_OF_THEIR_OWN = {
     "beam_pipelines.storage",
     "beam_pipelines.storage.gcs",
     "beam_pipelines.storage.gcs_lock",
+    "beam_pipelines.storage.hub",
+    "beam_pipelines.storage.hub_api",
 }
 
 

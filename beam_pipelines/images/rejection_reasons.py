@@ -71,8 +71,8 @@ REASONS = {
         "Correct --record; or write the records again.",
     ),
     "system_file": Reason(
-        "It was created by an operating system, a file server or a viewer, such as .DS_Store and what is in @eaDir; it "
-        "does not count against --max_rejected.",
+        "It was created by an operating system, a file server, a viewer or Git, such as .DS_Store and what is in "
+        "@eaDir; it does not count against --max_rejected.",
         "No action is needed.",
     ),
     "other_file": Reason(

@@ -49,6 +49,9 @@ _SYSTEM_FILES = {
     "picasa.ini": "Picasa",
     "zbthumbnail.info": "ZoomBrowser",
     ".nomedia": "Android",
+    ".gitattributes": "Git",
+    ".gitignore": "Git",
+    ".gitkeep": "Git",
     "@syno_resource": "a Synology file server",
     "synoindex_media_info": "a Synology file server",
 }

@@ -1,6 +1,7 @@
 """File access, local and by URI. All files of inputs and datasets, except the lock, are opened through this package.
 
-path ──▶ local.py; for a URI, the backend of its scheme in STORES: gcs.py reads and writes, object_stores.py reads
+path ──▶ local.py; for a URI, the backend of its scheme in STORES: gcs.py reads and writes; object_stores.py and
+hub.py read
 
 Datasets are written to local folders and gs:// alone, which have a lock, and writes that a late writer cannot undo.
 """
@@ -89,14 +90,9 @@ STORES: dict[str, Store] = {
     "gs": Store("gcs", "google-cloud-storage", "pip install google-cloud-storage", is_writable=True, is_inflating=True),
     "s3": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
     "az": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
+    "hf": Store("hub", "obstore and boto3", "pip install 'jpeg2tpu[stores]'"),
     "http": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
     "https": Store("object_stores", "obstore and boto3", "pip install 'jpeg2tpu[stores]'", is_listing=False),
-}
-
-
-# What to do with what is not read, by scheme.
-_INSTEAD = {
-    "hf": "download the dataset: hf download OWNER/NAME --repo-type=dataset --local-dir=FOLDER, and use --input=FOLDER",
 }
 
 
@@ -117,8 +113,7 @@ def _files(path: str) -> Files:
         return local
     store = _store(path)
     if store is None:
-        advice = _INSTEAD.get(path.partition("://")[0], "mount other storage as a local folder")
-        raise ValueError(f"{path!r} cannot be read, only {readable()}; {advice}")
+        raise ValueError(f"{path!r} cannot be read, only {readable()}; mount other storage as a local folder")
     try:
         module = importlib.import_module(f"beam_pipelines.storage.{store.module}")
     except ImportError as error:
@@ -261,9 +256,10 @@ def file_bytes(path: str) -> int:
 def look(path: str) -> tuple[int, int]:
     """Returns (size as from file_bytes(), version to be checked by read_bytes()).
 
-    The version of a GCS object is its generation, which changes with every write; in other stores, it is a hash of ETag
-    and size. The version of a part of a local file is the file's modification time in nanoseconds. A complete local
-    file, whose size alone is compared, has no version: 0.
+    The version of a GCS object is its generation, which changes with every write. In other stores, it is a hash of ETag
+    and size, and in a dataset of Hugging Face a hash of Git's hash of the content and size. The version of a part of a
+    local file is the file's modification time in nanoseconds. A complete local file, whose size alone is compared, has
+    no version: 0.
     """
     part = _part(path)
     file = part[1] if part else path
@@ -285,6 +281,8 @@ def written_at(path: str, version: int = 0, or_copied: bool = False) -> float:
       version: Version of an object from look(), if it is known.
       or_copied: Of a local file, take the time at which it, or the link to it, came to its place. Tools that copy do
         not set it back as they do with the modification time.
+
+    It is infinite in a dataset of Hugging Face, as Git notes no such time: the file may have been written just now.
 
     Raises:
       Unavailable: The storage failed, also after retries.

@@ -58,7 +58,7 @@ def check(path: str) -> None:
             next(iter(obstore.list(_bucket(bucket), name or None, chunk_size=1)), None)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"the bucket {bucket!r} does not exist; correct the name") from error
-    _answered.add(bucket)
+    has_answered(bucket)
 
 
 def exists(path: str) -> bool:
@@ -82,7 +82,7 @@ def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str,
         for chunk in obstore.list(_bucket(bucket), prefix or None):
             for found in chunk:
                 if not _is_folder(bucket, found):
-                    yield _below(found["path"], name), found["size"], _version(found), ""
+                    yield _below(found["path"], name), found["size"], version_of(found), ""
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
@@ -92,7 +92,7 @@ def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
         level = obstore.list_with_delimiter(_bucket(bucket), prefix or None)
         for found in level["objects"]:
             if found["path"] != prefix:  # the folder's own empty object
-                yield _below(found["path"], name), found["size"], _version(found)
+                yield _below(found["path"], name), found["size"], version_of(found)
         for path in level["common_prefixes"]:
             yield f"{_below(path, name)}/", 0, 0
 
@@ -128,8 +128,8 @@ def look(path: str) -> tuple[int, int]:
             found = _head(path)
     except (FileNotFoundError, ValueError):  # a line of a list may have an invalid name
         return -1, 0
-    _answered.add(bucket)
-    return found["size"], _version(found)
+    has_answered(bucket)
+    return found["size"], version_of(found)
 
 
 def written_at(path: str, version: int, or_copied: bool) -> float:
@@ -153,7 +153,7 @@ def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
     """Returns the size of an object, and a function of (start, end) that returns these bytes of it."""
     with explained(path):
         found = _head(path)
-    num_bytes, version = found["size"], _version(found)
+    num_bytes, version = found["size"], version_of(found)
 
     def fetch(start: int, end: int) -> bytes:
         # Not every server knows ranges; all know whole files.
@@ -176,12 +176,30 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
 def _read(path: str, start: int, end: int | None, version: int) -> bytes:
     bucket, name = _parts(path)
+
+    def check_version(found: Any) -> None:
+        if version and version_of(found) != version:
+            raise Changed(f"{path!r} was overwritten: its ETag or size is another one")
+
+    return fetch(path, _bucket(bucket), name, start, end, check_version)
+
+
+def fetch(path: str, store: Any, name: str, start: int, end: int | None, check_object: Callable[[Any], None]) -> bytes:
+    """Returns bytes of an object.
+
+    Args:
+      path: URI of it, for messages.
+      store: Store of obstore.
+      name: Name of the object in the store.
+      start: First byte.
+      end: Byte after the last one; None for the end of the object.
+      check_object: Function of what the answer says about the object, which raises an error if it is another one.
+    """
     options: dict[str, Any] = {} if end is None and not start else {"range": (start, end) if end else {"offset": start}}
     for tries_left in reversed(range(_BODY_TRIES)):
         try:
-            answer = obstore.get(_bucket(bucket), name, options=cast(Any, options))
-            if version and _version(answer.meta) != version:
-                raise Changed(f"{path!r} was overwritten: its ETag or size is another one")
+            answer = obstore.get(store, name, options=cast(Any, options))
+            check_object(answer.meta)
             first, last = answer.range
             pieces, num_bytes = [], 0
             for piece in answer.stream():
@@ -203,7 +221,7 @@ def _head(path: str) -> Any:
     return obstore.head(_bucket(bucket), name)
 
 
-def _version(found: Any) -> int:
+def version_of(found: Any) -> int:
     """Returns a number that is another one for other bytes: of the ETag and size, or of date and size without one."""
     tag = (found["e_tag"] or str(found["last_modified"])).strip('"')  # Azure lists it without the quotes
     text = f"{tag} {found['size']}"
@@ -211,49 +229,64 @@ def _version(found: Any) -> int:
 
 
 def _bucket(bucket: str) -> Any:
-    """Returns obstore's store of a bucket, which all threads share.
+    """Returns obstore's store of a bucket, which all threads share."""
+    check_not_forked(bucket)
+    return _made(bucket, patience_with(bucket))
 
-    Raises:
-      ValueError: This process was forked after obstore was used.
-    """
+
+def check_not_forked(bucket: str) -> None:
+    """Raises ValueError if this process was forked after a store was used."""
     global _used_by
     _used_by = _used_by or os.getpid()
     if os.getpid() != _used_by:
         raise ValueError(f"{bucket!r} cannot be read in a forked process; start it by spawn or forkserver instead")
-    return _made(bucket, PATIENT if bucket in _answered else QUICK)
+
+
+def patience_with(bucket: str) -> Patience:
+    """Returns the limits of a request to a bucket."""
+    return PATIENT if bucket in _answered else QUICK
+
+
+def has_answered(bucket: str) -> None:
+    """Notes that a bucket is there, so that requests to it are patient."""
+    _answered.add(bucket)
 
 
 @functools.lru_cache(maxsize=256)
 def _made(bucket: str, patience: Patience) -> Any:
     scheme, _, name = bucket.partition("://")
-    limits: Any = {
+    return _MAKERS[scheme](bucket, name, limits_of(patience))
+
+
+def limits_of(patience: Patience) -> Any:
+    """Returns the arguments of a store with these limits."""
+    return {
         "client_options": {
             "connect_timeout": timedelta(seconds=patience.connect),
             "timeout": timedelta(seconds=patience.answer),
         },
         "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=patience.retries)},
     }
-    return _MAKERS[scheme](bucket, name, limits)
 
 
 def _s3(bucket: str, name: str, limits: Any) -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return S3Store(name, **_with_endpoint(limits, endpoint), **_credentials())
+    return S3Store(name, **with_endpoint(limits, endpoint), **_credentials())
 
 
 def _azure(bucket: str, name: str, limits: Any) -> Any:
-    return AzureStore(name, **_with_endpoint(limits, os.environ.get("AZURE_STORAGE_ENDPOINT")))
+    return AzureStore(name, **with_endpoint(limits, os.environ.get("AZURE_STORAGE_ENDPOINT")))
 
 
 def _web(bucket: str, name: str, limits: Any) -> Any:
-    return HTTPStore.from_url(bucket, **_with_endpoint(limits, bucket, is_given=False))
+    return HTTPStore.from_url(bucket, **with_endpoint(limits, bucket, is_given=False))
 
 
 # By scheme.
 _MAKERS = {"s3": _s3, "az": _azure, "http": _web, "https": _web}
 
 
-def _with_endpoint(limits: Any, endpoint: str | None, is_given: bool = True) -> Any:
+def with_endpoint(limits: Any, endpoint: str | None, is_given: bool = True) -> Any:
     """Returns arguments of a store with its address, which may be without TLS, unlike where a redirect leads."""
     if not endpoint:
         return limits
@@ -295,7 +328,7 @@ def explained(path: str) -> Iterator[None]:
             raise Unavailable(f"no permission for {path!r}: {_said(error)}{_advice(path)}") from error
         if "Account must be specified" in text:
             raise ValueError(f"{path!r} needs the name of the account; set AZURE_STORAGE_ACCOUNT_NAME") from error
-        if "configured region" in text and storage.lists_files(path):
+        if "configured region" in text and path.startswith("s3://"):
             raise Unavailable(f"{path!r} is in another region; set AWS_REGION to the region of the bucket") from error
         if "following redirect" in text:
             raise Unavailable(f"{path!r} leads from one address to another endlessly") from error
@@ -305,16 +338,18 @@ def explained(path: str) -> Iterator[None]:
 
 
 # What helps where a permission is missing, by scheme.
-_ADVICE = {
+ADVICE = {
     "s3": "give credentials that may list and read it, by AWS_PROFILE, AWS_ACCESS_KEY_ID or a role",
     "az": "give credentials that may list and read it, by AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or a role",
+    "hf": "set HF_TOKEN to a token that may read it, or run: hf auth login; a gated dataset has conditions, which you "
+    "accept on its page",
     "http": "web servers are read without credentials: download the file",
     "https": "web servers are read without credentials: download the file",
 }
 
 
 def _advice(path: str) -> str:
-    return f"; {_ADVICE[path.partition('://')[0]]}"
+    return f"; {ADVICE[path.partition('://')[0]]}"
 
 
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")

@@ -103,7 +103,7 @@ def test_no_line_of_a_list_ends_a_conversion(tmp_path):
     assert [row.reason for row in rows] == ["bad_line"] * 3 + ["missing"] * 3 + ["bad_split", "bad_line"]
     assert rows[0].detail == "line 1 is not UTF-8; save the list as UTF-8"
     assert rows[4].detail == (
-        "images of a list can be local files, gs://, s3:// and az://, or URLs with http:// or https://"
+        "images of a list can be local files, gs://, s3://, az:// and hf://, or URLs with http:// or https://"
     )
 
 

@@ -168,6 +168,7 @@ FIXTURES = {
     "gs": pytest.param("cloud", marks=pytest.mark.cloud),
     "s3": pytest.param("s3"),
     "az": pytest.param("az", marks=pytest.mark.cloud),
+    "hf": pytest.param("hub"),
 }
 
 

@@ -18,6 +18,10 @@ PAGE = ROOT / "docs" / "stores.md"
 COMMANDS = re.findall(r"^\| [^|]+ \| `(convert [^`]+)` \|", PAGE.read_text(), re.MULTILINE)
 
 
+# The page's names of a bucket, and the fixtures of their stores.
+NAMES = {"s3://bucket": "s3", "az://container": "az", "hf://datasets/OWNER/NAME": "hub"}
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory, digits) -> Path:
     """What the commands of the page read."""
@@ -26,6 +30,7 @@ def published(tmp_path_factory, digits) -> Path:
         (archive, "photos.tar"),
         (zipped, "photos.zip"),
         (parquet, "photos.parquet"),
+        (parquet, "data/train-00000-of-00001.parquet"),
         (webdataset, "shards/0.tar"),
         (tfrecords, "records/train-0.tfrecord"),
         (table, "photos.csv"),
@@ -47,13 +52,12 @@ def published(tmp_path_factory, digits) -> Path:
     "command", [pytest.param(line, marks=pytest.mark.cloud if "az://" in line else ()) for line in COMMANDS]
 )
 def test_every_row_of_the_page_stores_all_images(request, capsys, published, tmp_path, command):
-    assert len(COMMANDS) == 11
-    if "s3://" in command or "az://" in command:
-        scheme = "s3" if "s3://" in command else "az"
-        store = request.getfixturevalue(scheme)
+    assert len(COMMANDS) == 15
+    if named := next((name for name in NAMES if name in command), ""):
+        store = request.getfixturevalue(NAMES[named])
         bucket = store.make_bucket()
         store.upload(published, bucket)
-        command = command.replace("s3://bucket", bucket).replace("az://container", bucket)
+        command = command.replace(named, bucket)
     else:
         web = request.getfixturevalue("web")
         web.root = {"published": published}

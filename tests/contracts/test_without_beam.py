@@ -97,7 +97,7 @@ _WITH_BEAM = {
     *(f"beam_pipelines.runners.{name}" for name in ("execution", "launch_checks", "worker_output", "workers")),
     "beam_pipelines.transforms",
 }
-_OF_STORES = {"beam_pipelines.storage.object_stores"}  # of another extra
+_OF_STORES = {f"beam_pipelines.storage.{name}" for name in ("hub", "hub_api", "object_stores")}  # of another extra
 _IMPORT = """
 import importlib, json, pkgutil, sys
 sys.modules["apache_beam"] = sys.modules["obstore"] = None

@@ -100,7 +100,10 @@ def s3(s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
 
 def forget_stores() -> None:
     """Makes this process look at the environment again."""
-    from beam_pipelines.storage import object_stores
+    from beam_pipelines.storage import hub, object_stores
 
     object_stores._made.cache_clear()
     object_stores._answered.clear()
+    hub._made.cache_clear()
+    hub._listed.cache_clear()
+    hub._commits.clear()
