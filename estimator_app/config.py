@@ -27,6 +27,7 @@ from tpu_input.command_line.dataclass_options import (
 from tpu_input.command_line.text_files import read_text
 from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.label_kinds import ONE
 from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
 from tpu_input.stored_images.image_options import ImageOptions
@@ -382,6 +383,12 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
     fed, train = config.input, manifest.split("train")
     fitting, side, size = fitting_input(train), image_side(train), _mean_size(manifest)
     batch, images = config.train_batch_size, train.num_examples
+    labels = [label for label, count in enumerate(train.class_counts) if count]
+    if manifest.label_kind is ONE and len(labels) == 1:
+        yield (
+            f"all training images have one class, {manifest.classes[labels[0]]!r}, so there is nothing to tell apart; "
+            "convert images of at least two classes"
+        )
     if batch > images:
         yield (
             f"--train_batch_size={batch} is more than the {images:,} training images, so a step contains "

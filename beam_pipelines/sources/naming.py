@@ -47,11 +47,13 @@ class LabelSurvey:
       numbers: Different numbers by table.
       others: A label that is not a number, for each table with such labels.
       spellings: Names that are not in canonical form, by that form.
+      names: Names in canonical form, at most two of them.
     """
 
     numbers: dict[Table, set[int]] = dataclasses.field(default_factory=dict)
     others: dict[Table, str] = dataclasses.field(default_factory=dict)
     spellings: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    names: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, row: Row, options: ConvertOptions) -> None:
         """Adds a row with a label from label_row()."""
@@ -70,7 +72,10 @@ class LabelSurvey:
 
     def add_name(self, name: str) -> None:
         """Adds the name of a class as an input writes it."""
-        if (form := canonical(name)) != name and form:
+        form = canonical(name)
+        if form and len(self.names) < 2:
+            self.names.add(form)
+        if form != name and form:
             self.spellings.setdefault(form, set()).add(name)
 
     def merge(self, other: LabelSurvey) -> None:
@@ -81,6 +86,7 @@ class LabelSurvey:
             self.others[table] = min(name, self.others.get(table, name))
         for form, names in other.spellings.items():
             self.spellings.setdefault(form, set()).update(names)
+        self.names = set(sorted(self.names | other.names)[:2])
 
 
 class Numbering(NamedTuple):
@@ -140,7 +146,18 @@ def read_labels(survey: LabelSurvey, options: ConvertOptions) -> Numbering:
             )
         names[table], remark = _names_by_number(table, numbers, options)
         remarks += [remark] if remark else []
+    remarks += _single_class_remarks(survey, options)
     return Numbering(names, tuple(remarks))
+
+
+def _single_class_remarks(survey: LabelSurvey, options: ConvertOptions) -> Iterator[str]:
+    """Yields a line if all images have the same label, unless the dataset has more classes than its inputs."""
+    labels = [*survey.names, *set().union(*survey.numbers.values())]
+    if options.label_kind is ONE and len(labels) == 1 and len(options.known_labels) < 2:
+        yield (
+            f"all images have one class, {str(labels[0])!r}, so a classifier has nothing to tell apart; add images of "
+            "another class before training"
+        )
 
 
 def _range(numbers: set[int]) -> str:

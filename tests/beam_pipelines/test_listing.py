@@ -387,6 +387,25 @@ def test_one_of_three_splits_without_a_class_of_the_others_is_refused(few_digits
     assert "'test' has 'zero', 'train' has 'one'" in err
 
 
+@pytest.mark.parametrize("kind", ["folder", "splits", "list", "numbers", "zip"])
+@pytest.mark.parametrize("second", ["cat", "dog"])
+def test_inputs_of_a_single_class_are_noted_before_the_conversion(tmp_path, kind, second):
+    make(tmp_path, "in/cat/1.jpg", f"in/{second}/2.jpg", "split/train/cat/1.jpg", f"split/val/{second}/2.jpg")
+    numbers = {"cat": "3", "dog": "4"}
+    for name, labels in (("names.csv", ("cat", second)), ("numbers.csv", (numbers["cat"], numbers[second]))):
+        lines = [f"in/cat/1.jpg,{labels[0]}", f"in/{second}/2.jpg,{labels[1]}"]
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    shutil.make_archive(f"{tmp_path}/in", "zip", tmp_path / "in")
+    inputs = {"folder": "in", "splits": "split", "list": "names.csv", "numbers": "numbers.csv", "zip": "in.zip"}
+    lines = list(dry_run(ConvertOptions((Source(f"{tmp_path}/{inputs[kind]}"),), f"{tmp_path}/out")))
+    label = "3" if kind == "numbers" else "cat"
+    line = (
+        f"folders   all images have one class, {label!r}, so a classifier has nothing to tell apart; add images of "
+        "another class before training"
+    )
+    assert lines.count(line) == (second == "cat")
+
+
 def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
     make(tmp_path, "in/train/cat/1.jpg", "in/val/cat/2.jpg", "bad/train/cat/1.jpg", "bad/more/2.jpg")
     lines = list(dry_run(ConvertOptions((Source(f"{tmp_path}/in"),), f"{tmp_path}/out")))

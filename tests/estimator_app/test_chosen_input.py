@@ -68,6 +68,18 @@ def pixels_of_crops(side, config, count=300):
     return np.array(found)
 
 
+def test_training_images_of_a_single_class_are_noted(small):
+    train = small.split("train")
+    counts = [train.num_examples] + [0] * (len(small.classes) - 1)
+    splits = {**small.splits, "train": dataclasses.replace(train, class_counts=tuple(counts))}
+    _, _, notes = told(dataclasses.replace(small, splits=splits))
+    line = (
+        f"all training images have one class, {small.classes[0]!r}, so there is nothing to tell apart; convert images"
+    )
+    assert [note for note in notes if note.startswith(line)]
+    assert not [note for note in told(small)[2] if note.startswith("all training images")]
+
+
 @pytest.mark.long
 def test_small_images_are_fed_as_they_are_and_crops_keep_most_of_them(small):
     fed, line, notes = told(small)

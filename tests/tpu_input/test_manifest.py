@@ -196,6 +196,13 @@ def test_an_unknown_split_is_answered_with_those_there_are():
         manifest.split("test")
 
 
+@pytest.mark.parametrize("name", ["val", "VALID", "dev"])
+def test_another_word_for_a_split_is_answered_with_the_name_of_the_split(name):
+    manifest = Manifest.from_json(json.dumps(FIELDS), "somewhere")
+    with pytest.raises(ValueError, match=f"has no split '{name}'; .*; the split is called 'validation'$"):
+        manifest.split(name)
+
+
 @pytest.mark.parametrize(
     ("name", "parsed"),
     [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.label_kinds import KINDS, ONE, LabelKind, label_kind
 from tpu_input.dataset_format.record_spec import RecordSpec
+from tpu_input.dataset_format.split_names import split_named
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -243,7 +244,9 @@ class Manifest:
           ValueError: There is none of that name.
         """
         if name not in self.splits:
-            raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}")
+            meant = split_named(name)
+            named = f"; the split is called {meant!r}" if meant in self.splits else ""
+            raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}{named}")
         return self.splits[name]
 
     def held_out(self, name: str) -> Manifest:
