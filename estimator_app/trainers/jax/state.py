@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from estimator_app.config import TrainConfig
 from estimator_app.model.layer_names import variables_of
 from estimator_app.trainers.checks import make_weighted_model
-from estimator_app.trainers.jax.batches import divided_over, make_mesh, whole_on
+from estimator_app.trainers.jax.batches import device_errors, divided_over, make_mesh, whole_on
 from estimator_app.trainers.jax.initial_values import programs_of_few_shapes
 from estimator_app.trainers.jax.optimizer import make_optimizer
 from estimator_app.trainers.jax.processes import Group, current
@@ -70,9 +70,11 @@ class JaxRun:
     def on_devices(self, values: Any) -> Any:
         """Returns process 0's arrays, such as a TrainState's, with a copy on each device; all processes call it."""
         whole, values = whole_on(self.mesh), self.group.from_first(values)
-        return jax.tree.map(
-            lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__), values
-        )
+        with device_errors():
+            return jax.tree.map(
+                lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__),
+                values,
+            )
 
 
 def make_run(
@@ -127,8 +129,12 @@ def make_run(
 
 
 def make_variables(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Variables:
-    """Returns the run's network with its initial weights; arguments and errors are as of make_weighted_model()."""
-    with programs_of_few_shapes():
+    """Returns the run's network with its initial weights; the arguments are as of make_weighted_model().
+
+    Raises:
+      ValueError: As make_weighted_model(), or the devices cannot compute the weights.
+    """
+    with device_errors(), programs_of_few_shapes():  # the first that is computed on the devices
         return name_variables(make_weighted_model(config, initial))
 
 
