@@ -84,13 +84,20 @@ def by_command(trainer: str) -> Callable[[Run], Curve]:
     return train
 
 
+def keras_losses(printed: str) -> dict[int, float]:
+    """Returns the losses that examples/keras_train.py printed, by step: means since the evaluation before."""
+    return {
+        int(step): float(loss) for step, loss in re.findall(r"^step (\d+): mean loss ([^,]+),", printed, re.MULTILINE)
+    }
+
+
 def by_keras(backend: str) -> Callable[[Run], Curve]:
     def train(run: Run) -> Curve:
         printed = _output(run.newest, "examples/keras_train.py", *run.flags, KERAS_BACKEND=backend)
-        losses = [float(loss) for loss in re.findall(r"^\d+/\d+ - .* - loss: (\S+)", printed, re.MULTILINE)]
+        losses = keras_losses(printed)
         metrics = [ast.literal_eval(line) for line in re.findall(r"^{.*}$", printed, re.MULTILINE)]
-        points = [Point(loss, values["accuracy"]) for loss, values in zip(losses, metrics, strict=True)]
-        return dict(zip(range(run.every, run.steps + 1, run.every), points, strict=True))
+        steps = range(run.every, run.steps + 1, run.every)
+        return {step: Point(losses[step], values["accuracy"]) for step, values in zip(steps, metrics, strict=True)}
 
     return train
 
