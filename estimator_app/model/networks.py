@@ -241,10 +241,8 @@ def _called(network: Network, inputs: Any, num_classes: int) -> Any:
 
 
 def _device_error() -> type[Exception]:
-    """Returns the exception of JAX when a device fails, or its memory is full."""
-    import jax
-
-    error: type[Exception] = jax.errors.JaxRuntimeError
+    """Returns the exception of JAX, which Keras has imported, when a device fails or its memory is full."""
+    error: type[Exception] = sys.modules["jax"].errors.JaxRuntimeError
     return error
 
 
