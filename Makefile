@@ -304,11 +304,12 @@ test-peers: $(VENV)/installed $(VENV_PEERS)/installed
 
 ## test-torch: the PyTorch example and its guide, and the weights of timm
 # examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed; and published weights, which our
-# networks have to compute as timm, torchvision and transformers do. Not part of .ci/run: PyPI's only PyTorch for Linux
-# brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.
-test-torch: $(VENV)/installed $(VENV_TORCH)/installed
+# networks have to compute as timm, torchvision and transformers do, on TensorFlow and on JAX. Not part of .ci/run:
+# PyPI's only PyTorch for Linux brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.
+test-torch: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_TORCH)/installed
 	$(VENV_TORCH)/bin/python -m pytest -m torch tests/test_torch_train.py
 	VENV_TORCH=$(VENV_TORCH) $(VENV)/bin/python -m pytest -m torch tests/estimator_app/test_published_references.py
+	VENV_TORCH=$(VENV_TORCH) KERAS_BACKEND=jax $(VENV_NEWEST)/bin/python -m pytest -m torch tests/estimator_app/test_published_references.py
 
 $(VENV_TORCH)/installed: setup.py constraints.txt constraints/torch.txt $$(call renew,$(VENV_TORCH),$$(PYTHON_3_11))
 	$(call environment,$(VENV_TORCH),PYTHON_3_11,3.11,'3 GB',--constraint constraints.txt --editable . --requirement constraints/torch.txt pytest scikit-learn trustme)

@@ -1,16 +1,18 @@
 """The same training in four frameworks: training loss and validation accuracy by step, of scikit-learn's digits.
 
-    python -m benchmarks.frameworks [--seeds=3] [--newest=.venv-newest/bin/python]
+    python -m benchmarks.frameworks [--seeds=3] [--newest=.venv-newest/bin/python] [--steps=600] [--steps_per_eval=100]
 
-estimator_app trains its network `cnn` with TPUEstimator; examples/keras_train.py on TensorFlow and on JAX, and
-examples/jax_train.py, train the same one with --newest, the Python of an environment that has Keras 3 and JAX. Each
-seed chooses the validation images, the order of training, the crops and the first weights.
+estimator_app trains its network `cnn` with TPUEstimator, and with --trainer=jax by --newest, the Python of an
+environment that has Keras 3 and JAX; examples/keras_train.py trains the same one there, on TensorFlow and on JAX. Each
+seed chooses the validation images, the order of training, the crops and the first weights. A few --steps only show that
+what each of them prints and writes can be read.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import csv
 import os
 import re
 import statistics
@@ -23,8 +25,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import measure
 
-STEPS, EVERY = 600, 100
-COMMON = ("--no_flip", f"--train_steps={STEPS}", f"--steps_per_eval={EVERY}", "--learning_rate=0.1")
+COMMON = ("--no_flip", "--learning_rate=0.1")
 COLUMNS = {
     "framework": "way",
     "steps": "step",
@@ -45,45 +46,67 @@ class Point(NamedTuple):
 Curve = Mapping[int, Point]
 
 
-def by_estimator(python: str, dataset: Path, model_dir: Path, seed: int) -> Curve:
-    flags = ["--trainer=tpu_estimator", "--network=cnn", "--image_size=32", "--train_batch_size=64"]
-    command = ["-m", "jpeg2tpu", "train", f"--dataset={dataset}", f"--model_dir={model_dir}", f"--seed={seed}"]
-    _output(sys.executable, *command, *flags, *COMMON)
-    lines = (model_dir / "history.csv").read_text().splitlines()
-    rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
-    return {int(row["step"]): Point(float(row["train_loss"]), float(row["accuracy"])) for row in rows}
+class Run(NamedTuple):
+    """What a framework trains.
+
+    Attributes:
+      newest: Python of an environment that has Keras 3 and JAX.
+      dataset: Folder of the dataset.
+      model_dir: Folder for what is trained.
+      seed: Seed of the order, the crops and the first weights.
+      steps: Number of steps.
+      every: Number of steps between two evaluations; it divides `steps`.
+    """
+
+    newest: str
+    dataset: Path
+    model_dir: Path
+    seed: int
+    steps: int
+    every: int
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags that all of the programs have."""
+        files = [f"--dataset={self.dataset}", f"--model_dir={self.model_dir}", f"--seed={self.seed}"]
+        return [*files, f"--train_steps={self.steps}", f"--steps_per_eval={self.every}", *COMMON]
 
 
-def by_keras(backend: str) -> Callable[[str, Path, Path, int], Curve]:
-    def train(python: str, dataset: Path, model_dir: Path, seed: int) -> Curve:
-        command = ["examples/keras_train.py", f"--dataset={dataset}", f"--model_dir={model_dir}", f"--seed={seed}"]
-        said = _output(python, *command, *COMMON, KERAS_BACKEND=backend)
-        losses = [float(found) for found in re.findall(r"^\d+/\d+ - .* - loss: (\S+)", said, re.MULTILINE)]
-        metrics = [ast.literal_eval(found) for found in re.findall(r"^{.*}$", said, re.MULTILINE)]
-        points = [Point(loss, found["accuracy"]) for loss, found in zip(losses, metrics, strict=True)]
-        return dict(zip(range(EVERY, STEPS + 1, EVERY), points, strict=True))
+def by_command(trainer: str) -> Callable[[Run], Curve]:
+    def train(run: Run) -> Curve:
+        python = run.newest if trainer == "jax" else sys.executable
+        flags = [f"--trainer={trainer}", "--network=cnn", "--image_size=32", "--train_batch_size=64"]
+        _output(python, "-m", "jpeg2tpu", "train", *run.flags, *flags)
+        with (run.model_dir / "history.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {int(row["step"]): Point(float(row["train_loss"]), float(row["accuracy"])) for row in rows}
 
     return train
 
 
-def by_jax(python: str, dataset: Path, model_dir: Path, seed: int) -> Curve:
-    command = ["examples/jax_train.py", f"--dataset={dataset}", f"--model_dir={model_dir}", f"--seed={seed}"]
-    said = _output(python, *command, "--batch_size=64", "--log_steps=1", *COMMON)
-    losses = {int(step): float(loss) for step, loss in re.findall(r"^step (\d+): loss (\S+)", said, re.MULTILINE)}
-    evaluations = re.findall(r"^step (\d+): \d+ examples, accuracy (\S+),", said, re.MULTILINE)
+def keras_losses(printed: str) -> dict[int, float]:
+    """Returns the losses that examples/keras_train.py printed, by step: means since the evaluation before."""
     return {
-        int(step): Point(
-            statistics.mean(losses[number] for number in range(int(step) - EVERY + 1, int(step) + 1)), float(accuracy)
-        )
-        for step, accuracy in evaluations
+        int(step): float(loss) for step, loss in re.findall(r"^step (\d+): mean loss ([^,]+),", printed, re.MULTILINE)
     }
 
 
+def by_keras(backend: str) -> Callable[[Run], Curve]:
+    def train(run: Run) -> Curve:
+        printed = _output(run.newest, "examples/keras_train.py", *run.flags, KERAS_BACKEND=backend)
+        losses = keras_losses(printed)
+        metrics = [ast.literal_eval(line) for line in re.findall(r"^{.*}$", printed, re.MULTILINE)]
+        steps = range(run.every, run.steps + 1, run.every)
+        return {step: Point(losses[step], values["accuracy"]) for step, values in zip(steps, metrics, strict=True)}
+
+    return train
+
+
 FRAMEWORKS = {
-    "TPUEstimator": by_estimator,
+    "TPUEstimator": by_command("tpu_estimator"),
     "Keras 3 on TensorFlow": by_keras("tensorflow"),
     "Keras 3 on JAX": by_keras("jax"),
-    "JAX with Flax": by_jax,
+    "JAX, by jpeg2tpu train --trainer=jax": by_command("jax"),
 }
 
 
@@ -96,8 +119,8 @@ def _output(python: str, *command: str, **environment: str) -> str:
     return done.stdout
 
 
-def curves(newest: str, seeds: Sequence[int]) -> dict[str, list[Curve]]:
-    """Returns a curve for each seed, by framework."""
+def curves(newest: str, seeds: Sequence[int], steps: int, every: int) -> dict[str, list[Curve]]:
+    """Returns a curve for each seed, by framework; the arguments are as the attributes of a Run."""
     found: dict[str, list[Curve]] = {way: [] for way in FRAMEWORKS}
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
@@ -107,7 +130,11 @@ def curves(newest: str, seeds: Sequence[int]) -> dict[str, list[Curve]]:
             command = ["-m", "jpeg2tpu", "convert", f"--input={images}", f"--output={dataset}", *splits]
             _output(sys.executable, *command)
             for number, (way, train) in enumerate(FRAMEWORKS.items()):
-                found[way].append(train(newest, dataset, Path(folder, f"model{seed}-{number}"), seed))
+                run = Run(newest, dataset, Path(folder, f"model{seed}-{number}"), seed, steps, every)
+                curve = train(run)
+                if list(curve) != list(range(every, steps + 1, every)):
+                    raise ValueError(f"{way} has evaluations at steps {list(curve)}, not at each {every} of {steps}")
+                found[way].append(curve)
                 print(f"seed {seed}: {way}", file=sys.stderr)
     return found
 
@@ -128,15 +155,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--newest", default=".venv-newest/bin/python", help="Python with Keras 3 and JAX")
+    parser.add_argument("--steps", type=int, default=600, help="of each training")
+    parser.add_argument("--steps_per_eval", type=int, default=100, help="a divisor of --steps")
     flags = parser.parse_args()
     code = (
         "from importlib.metadata import version as v; print(*(f'{n} {v(n)}' for n in ('tensorflow', 'keras', 'jax')))"
     )
     notes = [
-        f"means over {flags.seeds} seeds, from 0; the loss is the mean of the {EVERY} steps before",
+        f"means over {flags.seeds} seeds, from 0; the loss is the mean of the {flags.steps_per_eval} steps before",
         f"Keras 3 and JAX: {_output(flags.newest, '-c', code).strip()}",
     ]
-    measure.keep("frameworks", measure.Table(rows_of(curves(flags.newest, range(flags.seeds))), COLUMNS, notes))
+    found = curves(flags.newest, range(flags.seeds), flags.steps, flags.steps_per_eval)
+    measure.keep("frameworks", measure.Table(rows_of(found), COLUMNS, notes))
 
 
 if __name__ == "__main__":

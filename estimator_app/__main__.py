@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
-from estimator_app.model.keras_library import choose_backend
+from estimator_app.model.keras_library import choose_backend, leave_out_unused_parts
 from estimator_app.model_dir.exports import FORMATS
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser
@@ -448,6 +448,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if trainer == "jax" or importlib.util.find_spec("tensorflow"):  # else the user hears that
         commands.check_existence(arguments)
     choose_backend(trainer)
+    leave_out_unused_parts()
     if trainer != "jax":
         import_tensorflow(arguments.verbose)
     return int(arguments.command(arguments))

@@ -10,10 +10,12 @@ and is shuffled already.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -22,11 +24,12 @@ import numpy.typing as npt
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest, Record
 from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
+from tpu_input.pipeline.caching import Share, ShareOrder, cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host, check_params, own_share
-from tpu_input.pipeline.order import Order
+from tpu_input.pipeline.order import Order, is_in_memory
 from tpu_input.record_source import RecordSource
 from tpu_input.without_tensorflow.augmentations import find_augmentation
-from tpu_input.without_tensorflow.decode_window import decode_window
+from tpu_input.without_tensorflow.decode_window import cut_window, decode_whole, decode_window
 from tpu_input.without_tensorflow.random_numbers import seed_for
 from tpu_input.without_tensorflow.windows import Draws, centre_window, draw, random_window, whole_window
 
@@ -111,8 +114,11 @@ class TrainSource(_ExampleSource):
 
     Augmentations by name, and the functions of tpu_input.augment, are applied in NumPy, with the draws of
     make_train_input_fn and the same results for the same pixels; a function of the user's gets NumPy arrays. Options of
-    InputConfig that need the whole batch or TensorFlow are refused: layouts other than NHWC, echo, cache, service, and
+    InputConfig that need the whole batch or TensorFlow are refused: layouts other than NHWC, echo, service, and
     on_corrupt="skip".
+
+    With config.cache, a source keeps each record, or its decoded image, from when it is first read: at most the host's
+    share, which has to fit into memory. Each copy of the source in another process keeps its own.
     """
 
     def __init__(
@@ -139,12 +145,12 @@ class TrainSource(_ExampleSource):
           end_step: Step before which the source ends; None is endless (its length is 2**62).
 
         Raises:
-          ValueError: There is no such split, it has no examples, a number is out of range, or an option of `config` is
-            refused.
+          ValueError: There is no such split, it has no examples, a number is out of range, an option of `config` is
+            refused, or the cache would not fit into memory.
         """
         of_hosts = Host(host, num_hosts)
         super().__init__(dataset, config, batch_size, split, of_hosts)
-        for name, needed in (("echo", 1), ("cache", None), ("service", None)):
+        for name, needed in (("echo", 1), ("service", None)):
             _require(config, name, needed)
         self._augmentation = find_augmentation(config.augment)
         if not self._manifest.split(split).num_examples:
@@ -155,6 +161,13 @@ class TrainSource(_ExampleSource):
             )
         self._start_step = start_step
         self._length = _ENDLESS if end_step is None else (end_step - start_step) * batch_size
+        if config.cache:
+            check_memory(cache_bytes(self._manifest, split, of_hosts, config), config)
+        # As in train.py: a small split's records are in the memory of every host in any case, in the order of training.
+        is_shared = config.cache == "decoded" or (config.cache == "records" and not is_in_memory(self._manifest, split))
+        num_examples = self._manifest.split(split).num_examples
+        has_share = is_shared and config.sampling == "equal"
+        self._share = ShareOrder(Share(num_examples, host, num_hosts), config.seed) if has_share else None
         lanes = of_hosts.lanes(batch_size)
         self._order = Order.of(self._manifest, split, lanes, config.seed, config.block_records, config.sampling)
         self._start_planning()
@@ -172,13 +185,29 @@ class TrainSource(_ExampleSource):
         """
         chunk, place = divmod(self._checked(number), _PLANNED)
         plan = self._plan(chunk)
-        record = self._records[plan.numbers[place]]
+        record, pixels = self._kept(plan.numbers[place])
         choose = functools.partial(random_window, tries=plan.draws.tries[place], config=self._config)
         flip = bool(plan.draws.flips[place])
-        image = self._cast(_decoded(record, choose, self._config, flip))
+        if pixels is None:
+            image = self._cast(_decoded(record, choose, self._config, flip))
+        else:
+            image = self._cast(cut_window(pixels, choose, self._config, flip))
         if plan.augment_draws is not None:
             image = self._augmented(image, plan.augment_draws[place])
         return self._example(record, image)
+
+    def _kept(self, number: int) -> tuple[Record, npt.NDArray[np.uint8] | None]:
+        """Returns a record, and with cache="decoded" its image, which are read once with a cache."""
+        if kept := self._cache.get(number):
+            return kept
+        record, pixels = self._records[number], None
+        if self._config.cache == "decoded":
+            with _naming(record):
+                pixels = decode_whole(record.encoded)
+            record = record._replace(encoded=b"")
+        if self._config.cache:
+            self._cache[number] = record, pixels
+        return record, pixels
 
     def _augmented(self, image: npt.NDArray[Any], drawn: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns an augmented image; of a user's function, what is drawn is its seed."""
@@ -208,7 +237,10 @@ class TrainSource(_ExampleSource):
         size = np.uint64(self._batch_size)
         steps, places = numbers // size + np.uint64(self._start_step), numbers % size
         first = np.uint64(self._host.positions(self._batch_size).start)
-        epochs, of_records = self._order.records(steps * np.uint64(self._order.lanes) + first + places)
+        if self._share:
+            epochs, of_records = self._share.records(steps * size + places)
+        else:
+            epochs, of_records = self._order.records(steps * np.uint64(self._order.lanes) + first + places)
         examples = epochs * np.uint64(self._order.num_examples) + of_records  # their numbers over all epochs
         seeds = np.stack([np.full(_PLANNED, self._config.seed, np.int64), examples.astype(np.int64)], axis=1)
         augment_draws: npt.NDArray[Any] | None = seed_for(seeds, "augment") if self._config.augment else None
@@ -218,9 +250,10 @@ class TrainSource(_ExampleSource):
 
     def _start_planning(self) -> None:
         self._plans, self._lock = OrderedDict[int, _Plan](), threading.Lock()
+        self._cache: dict[int, tuple[Record, npt.NDArray[np.uint8] | None]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_plans", "_lock")}
+        return {name: value for name, value in vars(self).items() if name not in ("_plans", "_lock", "_cache")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -287,8 +320,15 @@ def label_of(manifest: Manifest, record: Record) -> Any:
 
 
 def _decoded(record: Record, choose: Any, config: InputConfig, flip: bool) -> npt.NDArray[Any]:
-    try:
+    with _naming(record):
         return decode_window(record.encoded, choose, config, flip)
+
+
+@contextlib.contextmanager
+def _naming(record: Record) -> Iterator[None]:
+    """Names a record in the ValueError of its decoder."""
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f"the image of {record.key!r} cannot be decoded: {error}") from error
 

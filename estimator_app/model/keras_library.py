@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _VARIABLE = "KERAS_BACKEND"
+_unused: tuple[str, ...] = ()  # packages that Keras on JAX is imported without
 
 
 def backend_of(trainer: str) -> str:
@@ -28,6 +29,16 @@ def choose_backend(trainer: str) -> None:
     """Chooses the backend of a trainer for this process, unless Keras has been imported already."""
     if "keras" not in sys.modules:
         os.environ[_VARIABLE] = backend_of(trainer)
+
+
+def leave_out_unused_parts() -> None:
+    """Lets the Keras on JAX of this process be imported without what a command never uses of it.
+
+    These are its plots and its wrappers for scikit-learn, whose imports take more than half of Keras' own. A program
+    that calls train() itself may use them.
+    """
+    global _unused
+    _unused = ("matplotlib", "sklearn")
 
 
 def require_backend(trainer: str) -> None:
@@ -92,7 +103,8 @@ def on_jax() -> bool:
 def keras() -> Any:
     """Returns the module of Keras: `keras` on JAX, else the one that TensorFlow has."""
     if on_jax():
-        import keras
+        with _without(*_unused):
+            import keras
 
         return keras
     import tensorflow as tf
@@ -105,22 +117,21 @@ def set_random_seed(seed: int) -> None:
 
     Keras would import TensorFlow for that wherever it is installed.
     """
-    with _without_tensorflow() if on_jax() else contextlib.nullcontext():
+    with _without("tensorflow") if on_jax() else contextlib.nullcontext():
         keras().utils.set_random_seed(seed)
 
 
 @contextlib.contextmanager
-def _without_tensorflow() -> Iterator[None]:
-    """Lets imports of TensorFlow fail, unless this process has imported it."""
-    if "tensorflow" in sys.modules:
-        yield
-        return
+def _without(*packages: str) -> Iterator[None]:
+    """Lets imports of packages fail, but for those that this process has imported."""
     modules: dict[str, Any] = sys.modules
-    modules["tensorflow"] = None
+    hidden = [name for name in packages if name not in modules]
+    modules.update(dict.fromkeys(hidden))
     try:
         yield
     finally:
-        del modules["tensorflow"]
+        for name in hidden:
+            del modules[name]
 
 
 def is_keras_3() -> bool:

@@ -226,17 +226,24 @@ def _called(network: Network, inputs: Any, num_classes: int) -> Any:
 
     Raises:
       ValueError: Keras on JAX cannot build it, as it has operations of TensorFlow.
+      jax.errors.JaxRuntimeError: A device cannot compute the initial weights.
     """
     try:
         return network(inputs, num_classes, None)
     except Exception as error:
-        if on_jax() and "tensorflow" in sys.modules:
+        if on_jax() and "tensorflow" in sys.modules and not isinstance(error, _device_error()):
             reason = (str(error).splitlines() or [repr(error)])[0]
             raise ValueError(
                 f"network {network.__name__!r} cannot be built by Keras on JAX ({reason}); --trainer=jax takes layers "
                 "of Keras 3 and keras.ops, without TensorFlow's operations"
             ) from error
         raise
+
+
+def _device_error() -> type[Exception]:
+    """Returns the exception of JAX, which Keras has imported, when a device fails or its memory is full."""
+    error: type[Exception] = sys.modules["jax"].errors.JaxRuntimeError
+    return error
 
 
 def _check_logits(network: Network, model: Any) -> None:

@@ -16,7 +16,7 @@ MISSING: Mapping[TrainerName, Mapping[str, Any]] = {
     "tpu_estimator": {},
     "tf_distribute": {},
     # What TrainSource and EvalSource do not have.
-    "jax": {"record": "", "cache": None, "service": None, "echo": 1, "on_corrupt": "error"},
+    "jax": {"record": "", "service": None, "echo": 1, "on_corrupt": "error"},
 }
 _NO_FLAGS = ("echo", "on_corrupt")  # options of recipes and of train() alone
 

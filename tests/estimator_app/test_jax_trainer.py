@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,26 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(digits_dataset, tmp_pat
         np.testing.assert_array_equal(found[name], array, err_msg=name)
     parts = {"weights", "fixed", "optimizer", "ema", "global_step", "position"}
     assert {name.partition("/")[0] for name in found} == parts
+
+
+def test_a_cache_changes_no_example_and_resumes_exactly(digits_dataset, tmp_path):
+    """Records of a small split come in the order of training; images that are decoded whole, in one of their own."""
+    options = {"train_steps": 4, "steps_per_eval": 4, "scaled_decode": False}
+    without = train(digits_dataset, tmp_path / "without", **options)
+    assert train(digits_dataset, tmp_path / "records", **options, cache="records") == without
+    decoded = train(digits_dataset, tmp_path / "decoded", **options, cache="decoded")
+    parts = train(digits_dataset, tmp_path / "parts", **options | {"steps_per_eval": 3}, cache="decoded")
+    assert parts == decoded
+    assert decoded.keys() == without.keys()
+
+
+def test_a_cache_that_does_not_fit_is_refused_before_anything_is_written(digits_dataset, tmp_path, monkeypatch):
+    from tpu_input.pipeline import caching
+
+    monkeypatch.setattr(caching, "available_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match='cache="decoded" needs'):
+        train(digits_dataset, tmp_path / "m", cache="decoded")
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_run_says_on_which_devices(digits_dataset, tmp_path):
@@ -278,17 +300,95 @@ def test_an_error_of_the_device_is_one_line(error, line):
         raise jax.errors.JaxRuntimeError(error)
 
 
-def test_a_machine_without_a_device_is_one_line(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2.25MiB.\nMore",
+            r"too little memory on the device; end other processes that use it, .*\(RESOURCE_EXHAUSTED: .*MiB\.\)$",
+        ),
+        (
+            "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above.\nMore",
+            "JAX cannot run on the device: FAILED_PRECONDITION: DNN library initialization failed",
+        ),
+        (
+            "INTERNAL: CUDA driver version is insufficient for CUDA runtime version",
+            "JAX cannot run on the device: INTERNAL: CUDA driver version is insufficient",
+        ),
+    ],
+)
+def test_a_device_that_cannot_hold_the_network_is_one_line_before_the_first_step(
+    digits_dataset, tmp_path, monkeypatch, error, line
+):
+    """A full device, or a CUDA that does not fit the plugin, is seen by the first program: initial weights."""
+    import jax
+
+    def broken(*args: Any, **options: Any) -> None:
+        raise jax.errors.JaxRuntimeError(error)
+
+    monkeypatch.setattr(jax.random, "truncated_normal", broken)
+    with pytest.raises(ValueError, match=line) as raised:
+        train(digits_dataset, tmp_path / "m", train_steps=1)
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "m").glob("model.ckpt*"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process with pid 4711. Not "
+        "attempting to load libtpu.so in this process.",
+        "Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.",
+        "Unable to initialize backend 'cuda': INTERNAL: CUDA error: Failed call to cuInit: CUDA_ERROR_NO_DEVICE",
+    ],
+)
+def test_a_machine_without_a_device_is_one_line(monkeypatch, error):
     import jax
 
     from estimator_app.trainers.jax.batches import make_mesh
 
     def none() -> None:
-        raise RuntimeError("Unable to initialize backend 'tpu': in use by another process\nMore")
+        raise RuntimeError(f"{error}\nMore")
 
     monkeypatch.setattr(jax, "devices", none)
-    with pytest.raises(ValueError, match=r"JAX finds no device: Unable to .* another process; JAX_PLATFORMS"):
+    with pytest.raises(ValueError, match=f"^JAX finds no device: {re.escape(error)}; JAX_PLATFORMS=cpu runs on"):
         make_mesh()
+
+
+@pytest.mark.long
+@pytest.mark.core
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_plugin_that_is_not_installed_is_one_line(digits_dataset, tmp_path, monkeypatch, platform):
+    if platform == "cuda" and find_spec("jax_cuda12_plugin"):
+        pytest.skip("the plugin is installed")
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
+    flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/m", *FLAGS, "--train_steps=1"
+    done = command("train", "--trainer=jax", *flags)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: JAX finds no device: ")
+    assert repr(platform) in last or f"JAX_PLATFORMS={platform} is" in last
+    assert not list((tmp_path / "m").glob("model.ckpt*"))
+
+
+def test_weights_and_checkpoints_of_others_are_refused_in_a_line_before_the_first_step(digits_dataset, tmp_path):
+    train(digits_dataset, tmp_path / "tiny", train_steps=1, network=f"{__name__}:tiny")
+    with pytest.raises(ValueError, match=r"tiny/model\.ckpt-1") as raised:
+        train(digits_dataset, tmp_path / "cnn", train_steps=1, init_from=str(tmp_path / "tiny/model.ckpt-1"))
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "cnn").glob("model.ckpt*"))
+
+
+def test_a_checkpoint_of_tensorflow_is_refused_in_a_line(digits_dataset, tmp_path):
+    from estimator_app.trainers.jax.checkpoints import restore
+    from estimator_app.trainers.jax.state import make_run
+
+    for suffix in ("index", "data-00000-of-00001"):
+        (tmp_path / f"model.ckpt-3.{suffix}").write_bytes(b"of TensorFlow")
+    run = make_run(configured(digits_dataset, **SMALL), str(tmp_path))
+    with pytest.raises(ValueError, match=r"model\.ckpt-3' is not one of --trainer=jax; start from its weights with"):
+        restore(run, str(tmp_path / "model.ckpt-3"))
 
 
 def test_a_record_that_cannot_be_decoded_is_named(dataset_copy, tmp_path):

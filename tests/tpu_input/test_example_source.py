@@ -87,6 +87,67 @@ def test_batches_of_a_split_that_is_read_from_its_shards_are_those_of_the_input_
         assert_same(batch(source, step, 4), theirs)
 
 
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize(
+    ("hosts", "start_step", "options"),
+    [
+        (1, 0, {"cache": "records"}),
+        (1, 44, {"cache": "decoded"}),  # an epoch ends in step 45
+        (3, 43, {"cache": "records", "augment": "color_jitter"}),
+        (5, 91, {"cache": "decoded", "dtype": "float32", "resize": "pad"}),  # each host keeps 4 of the same records
+        (2, 3, {"cache": "decoded", "sampling": "balanced"}),
+        (2, 3, {"cache": "records", "sampling": "balanced"}),
+    ],
+)
+def test_batches_with_a_cache_are_those_of_the_input_fn(
+    digits_dataset, monkeypatch, hosts, start_step, options, is_small
+):
+    from tpu_input.pipeline import order
+
+    if not is_small:
+        monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
+    config, size = dataclasses.replace(CONFIG, **options), 32 // hosts
+    for host in range(hosts):
+        source = TrainSource(digits_dataset, config, size, host=host, num_hosts=hosts, start_step=start_step)
+        input_fn = tpu_input.make_train_input_fn(digits_dataset, config, start_step=start_step)
+        theirs = input_fn({"batch_size": size, "host": host, "num_hosts": hosts}).take(4).as_numpy_iterator()
+        for step, expected in enumerate(theirs):
+            assert_same(batch(source, step, size), expected)
+
+
+@pytest.mark.parametrize("cache", ["records", "decoded"])
+def test_a_cache_reads_each_record_once_and_keeps_no_more_than_the_share(digits_dataset, monkeypatch, cache):
+    from tpu_input.pipeline import order
+
+    monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
+    reads, read = Counter[int](), tpu_input.RecordSource.__getitem__
+
+    def counted(records: Any, number: int) -> Any:
+        reads[int(number)] += 1
+        return read(records, number)
+
+    monkeypatch.setattr(tpu_input.RecordSource, "__getitem__", counted)
+    config, total = dataclasses.replace(CONFIG, cache=cache), digits_dataset.split("train").num_examples
+    sources = [TrainSource(digits_dataset, config, 8, host=host, num_hosts=5) for host in range(5)]
+    for number in range(3 * total // 5):
+        for source in sources:
+            source[number]
+    assert set(reads) == set(range(total))
+    assert sum(reads.values()) <= total + 4 * (total % 5)  # what the hosts do not divide, each of them keeps
+    assert all(len(source._cache) <= total // 5 + total % 5 for source in sources)
+    copy = pickle.loads(pickle.dumps(sources[0]))
+    assert not copy._cache
+    np.testing.assert_array_equal(copy[3]["image"], sources[0][3]["image"])
+
+
+def test_a_cache_that_does_not_fit_into_memory_is_refused(digits_dataset, monkeypatch):
+    from tpu_input.pipeline import caching
+
+    monkeypatch.setattr(caching, "available_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r'cache="decoded" needs .* of memory on each host, too much'):
+        TrainSource(digits_dataset, dataclasses.replace(CONFIG, cache="decoded"), 8)
+
+
 def test_a_global_batch_does_not_depend_on_the_number_of_hosts(digits_dataset):
     one = batch(TrainSource(digits_dataset, CONFIG, 12), 3, 12)
     for hosts in (2, 3, 6):
@@ -167,7 +228,7 @@ def test_a_function_augments_by_the_seed_of_the_input_fn(digits_dataset):
         ({"layout": "HWCN"}, "layout must be 'NHWC' without TensorFlow, got 'HWCN'"),
         ({"on_corrupt": "skip"}, "on_corrupt must be 'error' without TensorFlow, got 'skip'"),
         ({"echo": 2}, "echo must be 1 without TensorFlow, got 2"),
-        ({"cache": "records"}, "cache must be None without TensorFlow, got 'records'"),
+        ({"service": "grpc://localhost:1", "deterministic": False}, "service must be None without TensorFlow"),
         ({"augment": "rand_augment:2.5"}, "the number of layers must be an integer"),
         ({"features": ("depth",)}, "has no feature 'depth'"),
     ],

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
@@ -81,6 +82,48 @@ class Share:
         places = tf.cast(places, tf.int64)
         places = tf.boolean_mask(places, tf.gather(is_taken, places))
         return places, tf.gather(numbers, places)
+
+
+class ShareOrder:
+    """The endless order in which a host takes the records of its share: shuffled() in NumPy, at any place."""
+
+    def __init__(self, share: Share, seed: int) -> None:
+        self.share, self._seed = share, seed
+        self._last: tuple[int, npt.NDArray[np.int64]] | None = None  # epoch, and its records: 8 bytes for each
+
+    def records(self, taken: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns (epochs, numbers in the split) of the records that the host takes after `taken` others.
+
+        Args:
+          taken: Numbers of records that the host has taken before, in rising order, [N].
+        """
+        epochs, numbers = np.empty(len(taken), np.int64), np.empty(len(taken), np.int64)
+        done = 0
+        while done < len(taken):
+            epoch = self.share.epoch_of(int(taken[done]))
+            end = done + int(np.searchsorted(taken[done:], self.share.taken_before(epoch + 1)))
+            places = taken[done:end].astype(np.int64) - self.share.taken_before(epoch)
+            epochs[done:end], numbers[done:end] = epoch, self._epoch_records(epoch)[places]
+            done = end
+        return epochs, numbers
+
+    def _epoch_records(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns what Share.epoch_records() does of the numbers in the split."""
+        last = self._last
+        if last and last[0] == epoch:
+            return last[1]
+        share = self.share
+        numbers = np.array([*share.own, *share.dealt], np.int64)
+        is_taken = (numbers < share.dealt.start) | (
+            (epoch * len(share.dealt) + numbers - share.dealt.start) % share.num_hosts == share.host
+        )
+        with np.errstate(over="ignore"):
+            key = mix(epoch_key(self._seed, np.uint64(epoch)) + np.uint64(share.host))
+        size = np.arange(len(numbers), dtype=np.uint64)
+        places = permutation(size, len(numbers), key, np).astype(np.int64)
+        records: npt.NDArray[np.int64] = numbers[places[is_taken[places]]]
+        self._last = epoch, records
+        return records
 
 
 def shuffled(share: Share, seed: int, start: int) -> tf.data.Dataset:

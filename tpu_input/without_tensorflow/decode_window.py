@@ -69,17 +69,58 @@ def decode_window(
     if encoded.startswith(_JPEG_BEGIN):
         pixels, sides = _jpeg_window(encoded, choose, config)
     else:
-        try:
-            with Image.open(io.BytesIO(encoded), formats=("PNG",)) as image:
-                window = choose(image.height, image.width)
-                pixels, sides = _part(np.asarray(image.convert("RGB")), window), window[2:]
-        except (OSError, SyntaxError) as error:  # Pillow raises the latter for damaged PNGs
-            raise ValueError(f"not a JPEG or PNG file that can be decoded: {error}") from error
+        whole = _png_pixels(encoded)
+        window = choose(*whole.shape[:2])
+        pixels, sides = _part(whole, window), window[2:]
+    return _fitted(pixels, sides, config, flip)
+
+
+def decode_whole(encoded: bytes) -> Pixels:
+    """Returns all pixels of a JPEG or PNG file at its own size, [height, width, 3] uint8.
+
+    Raises:
+      ValueError: It cannot be decoded.
+    """
+    if not encoded.startswith(_JPEG_BEGIN):
+        return _png_pixels(encoded)
+    size = frame_size(encoded)
+    if size is None:
+        raise ValueError("the JPEG has no frame")
+    return cast(Pixels, decode_jpeg(encoded, fastdct=True, fastupsample=True, strict=not _has_end(encoded)))
+
+
+def cut_window(
+    image: Pixels, choose: Callable[[int, int], Window], config: InputConfig, flip: bool = False
+) -> npt.NDArray[Any]:
+    """Returns the window of an image of decode_whole(); otherwise as decode_window() with scaled_decode=False."""
+    window = choose(*image.shape[:2])
+    return _fitted(_part(image, window), window[2:], config, flip)
+
+
+def _png_pixels(encoded: bytes) -> Pixels:
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("PNG",)) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError) as error:  # Pillow raises the latter for damaged PNGs
+        raise ValueError(f"not a JPEG or PNG file that can be decoded: {error}") from error
+
+
+def _fitted(pixels: Pixels, sides: tuple[int, int], config: InputConfig, flip: bool) -> npt.NDArray[Any]:
+    """Returns the pixels of a window of the sides (height, width), resized and padded."""
     resize, size = _resized if cv2 is None else _resized_by_opencv, (config.image_size, config.image_size)
     if config.resize == "pad":
         size = padded_sides(sides, config.image_size)
     resized = resize(pixels if config.dtype == "uint8" else pixels.astype(np.float32), size, flip)
     return _padded(resized, config, flip) if config.resize == "pad" else resized
+
+
+def _has_end(encoded: bytes) -> bool:
+    """Returns whether a JPEG has the mark of its end.
+
+    libjpeg reports a missing end as a warning, as it does the rows that are cut off. So a file without an end is
+    decoded as a whole, and no warning ignored.
+    """
+    return encoded.endswith(END) or encoded.find(END, len(encoded) // 2) >= 0
 
 
 def _jpeg_window(
@@ -98,9 +139,7 @@ def _jpeg_window(
             times = min(max(sides) // config.image_size, *sides)
         ratio = max((of for of in RATIOS if of <= times), default=1)
         window = scaled_window(window, ratio) if ratio > 1 else window
-    # libjpeg reports a missing end as a warning, as it does the rows that are cut off. So a file without an end is
-    # decoded as a whole, and no warning ignored.
-    has_end = encoded.endswith(END) or encoded.find(END, len(encoded) // 2) >= 0
+    has_end = _has_end(encoded)
     rows = min(height, (window[0] + window[2]) * ratio)
     if has_end and rows < height:
         encoded, height = with_rows(encoded, rows), rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -127,10 +128,11 @@ def make_mesh(devices: Any = None) -> Mesh:
     try:
         in_order = sorted(jax.devices() if devices is None else devices, key=lambda one: (one.process_index, one.id))
         return Mesh(np.array(in_order), (_AXIS,))
-    except RuntimeError as error:
-        raise ValueError(
-            f"JAX finds no device: {_first_line(error)}; JAX_PLATFORMS=cpu runs on the processor alone"
-        ) from error
+    except (RuntimeError, AssertionError) as error:
+        # Where JAX_PLATFORMS names cuda and its plugin is not installed, JAX raises an AssertionError without a text.
+        platforms = f"no plugin for JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} is installed"
+        reason = _first_line(error) if str(error) else platforms
+        raise ValueError(f"JAX finds no device: {reason}; JAX_PLATFORMS=cpu runs on the processor alone") from error
 
 
 def device_names(run: Any) -> str:
@@ -142,11 +144,11 @@ def device_names(run: Any) -> str:
 
 
 @contextlib.contextmanager
-def device_errors(flag: str) -> Iterator[None]:
+def device_errors(flag: str = "") -> Iterator[None]:
     """Makes of what goes wrong on a device an error in one line.
 
     Args:
-      flag: The flag whose batch runs there.
+      flag: The flag whose batch runs there; "" where the network is made, before there is a batch.
 
     Raises:
       ValueError: The device has too little memory, or cannot run the step.
@@ -155,7 +157,8 @@ def device_errors(flag: str) -> Iterator[None]:
         yield
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
-            raise ValueError(f"too little memory on the device; use a smaller {flag} ({_first_line(error)})") from error
+            advice = f"use a smaller {flag}" if flag else "end other processes that use it, or take a smaller network"
+            raise ValueError(f"too little memory on the device; {advice} ({_first_line(error)})") from error
         raise ValueError(f"JAX cannot run on the device: {_first_line(error)}") from error
 
 

@@ -24,9 +24,8 @@ from estimator_app.model_dir.array_files import write_arrays
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS
 from estimator_app.runtime import files
 from estimator_app.saved_model.stablehlo import StableHloClassifier
-from estimator_app.trainers.checks import make_weighted_model
 from estimator_app.trainers.jax.checkpoints import read_evaluated
-from estimator_app.trainers.jax.state import fed_input, name_variables
+from estimator_app.trainers.jax.state import fed_input, make_variables
 from tpu_input import from_infeed
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -80,7 +79,7 @@ def load_checkpoint(run: TrainConfig, checkpoint: str) -> StableHloClassifier:
 def _classify(run: TrainConfig, checkpoint: str) -> tuple[Callable[..., dict[str, Any]], dict[str, Any]]:
     """Returns the function of an export, (weights by name, pixels) -> {"logits", "probabilities"}, and the weights."""
     config = dataclasses.replace(run, precision="float32", input=fed_input(run.input))
-    variables = name_variables(make_weighted_model(config))
+    variables = make_variables(config)
     weights, _ = read_evaluated(config, variables, checkpoint)
 
     def classify(weights: dict[str, Any], pixels: Any) -> dict[str, Any]:

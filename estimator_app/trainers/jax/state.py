@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.layer_names import variables_of
 from estimator_app.trainers.checks import make_weighted_model
-from estimator_app.trainers.jax.batches import divided_over, make_mesh, whole_on
+from estimator_app.trainers.jax.batches import device_errors, divided_over, make_mesh, whole_on
+from estimator_app.trainers.jax.initial_values import programs_of_few_shapes
 from estimator_app.trainers.jax.optimizer import make_optimizer
 from estimator_app.trainers.jax.processes import Group, current
 from estimator_app.trainers.jax.step import TrainState, Variables, make_eval_step, make_train_step
@@ -62,18 +62,19 @@ class JaxRun:
         weights = _values(self.variables.weights, model.trainable_variables)
         fixed = _values(self.variables.fixed, model.non_trainable_variables)
         averages = {**weights, **fixed} if self.config.ema else {}
-        state = TrainState(
-            jnp.zeros([], jnp.int32), weights, fixed, make_optimizer(self.config).init(weights), averages
-        )
+        moments = jax.jit(make_optimizer(self.config).init)(weights)  # one program instead of one for each shape
+        state = TrainState(np.zeros([], np.int32), weights, fixed, moments, averages)
         of_host: TrainState = jax.tree.map(np.asarray, state)
         return of_host
 
     def on_devices(self, values: Any) -> Any:
         """Returns process 0's arrays, such as a TrainState's, with a copy on each device; all processes call it."""
         whole, values = whole_on(self.mesh), self.group.from_first(values)
-        return jax.tree.map(
-            lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__), values
-        )
+        with device_errors():
+            return jax.tree.map(
+                lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__),
+                values,
+            )
 
 
 def make_run(
@@ -108,7 +109,7 @@ def make_run(
         )
     group.call("make", config=config.to_json({}))
     config = dataclasses.replace(config, input=fed_input(config.input))
-    variables = name_variables(make_weighted_model(config, initial))
+    variables = make_variables(config, initial)
     whole, divided = whole_on(mesh), divided_over(mesh)
     return JaxRun(
         config,
@@ -125,6 +126,16 @@ def make_run(
         jax.jit(make_eval_step(variables, config), in_shardings=(whole, divided), out_shardings=whole),
         group,
     )
+
+
+def make_variables(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Variables:
+    """Returns the run's network with its initial weights; the arguments are as of make_weighted_model().
+
+    Raises:
+      ValueError: As make_weighted_model(), or the devices cannot compute the weights.
+    """
+    with device_errors(), programs_of_few_shapes():  # the first that is computed on the devices
+        return name_variables(make_weighted_model(config, initial))
 
 
 def name_variables(model: Any) -> Variables:
