@@ -90,7 +90,9 @@ def _color_jitter(jitter: ColorJitter, image: tf.Tensor, seed: tf.Tensor) -> tf.
     total = tf.reduce_sum(tf.cast(columns, tf.float64), 0)
     weighted = tf.cast(total / tf.cast(tf.size(pixels) // 3, tf.float64), tf.float32) * GREY
     mean = weighted[0] + weighted[1] + weighted[2]
-    mixed = tf.reshape(tf.matmul(tf.reshape(pixels, [-1, 3]), matrix), tf.shape(pixels))
+    # In float64, as the order of the sums depends on the processor: rounded to float32, they are the same everywhere.
+    mixed = tf.matmul(tf.reshape(tf.cast(pixels, tf.float64), [-1, 3]), tf.cast(matrix, tf.float64))
+    mixed = tf.reshape(tf.cast(mixed, tf.float32), tf.shape(pixels))
     return _as(image, mixed + bright * (1 - contrasted) * mean)
 
 

@@ -138,8 +138,9 @@ class ColorJitter(Augmentation):
         total = image.reshape(height, -1).sum(0, dtype=np.float64).reshape(width, 3).sum(0)
         weighted = (total / (height * width)).astype(np.float32) * np.array(GREY, np.float32)
         mean = weighted[0] + weighted[1] + weighted[2]
-        # Row by row, so that no product is large enough for BLAS to start threads, which loaders have of their own.
-        mixed = np.matmul(image.astype(np.float32), matrix)
+        # Row by row, so that no product is large enough for BLAS to start threads, which loaders have of their own. In
+        # float64, as BLAS adds in an order that depends on the processor: rounded to float32, the sums are the same.
+        mixed = np.matmul(image.astype(np.float64), matrix.astype(np.float64)).astype(np.float32)
         mixed += bright * (one - contrasted) * mean
         mixed = np.clip(mixed, 0, 255, out=mixed)
         jittered: npt.NDArray[Any] = np.rint(mixed, out=mixed) if image.dtype == np.uint8 else mixed
