@@ -46,7 +46,7 @@ COMMANDS = {
     "split": Command("beam_pipelines", "write a dataset with its examples in other splits"),
     "reshard": Command("beam_pipelines", "write a dataset in shards of another size"),
     "export-dataset": Command("beam_pipelines", "write a dataset in a format of another library, every byte as it is"),
-    "diff": Command("beam_pipelines", "compare two datasets by key: added, removed, relabeled, other bytes; exit 1 if any"),
+    "diff": Command("beam_pipelines", "compare two datasets by key: what differs; exit 1 if anything does"),
     "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
     "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),
     "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
