@@ -156,7 +156,7 @@ def test_scale_has_what_the_formulas_give():
 def test_comparisons_in_words_are_those_of_the_tables():
     speeds = {row["way"].partition(" (")[0]: number(row["images/s"]) for row in rows("conversion_peers")}
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert "copies images without decoding them takes a quarter of the time" in text
+    assert "which copies images without decoding them, takes about a quarter of the time" in text
     assert math.isclose(speeds["convert"] / speeds["webdataset ShardWriter"], 1 / 4, rel_tol=0.1)
     tutorial = " ".join((ROOT / "docs/tutorials/imagenet.md").read_text().split())
     assert "the conversion takes eighteen minutes" in tutorial
