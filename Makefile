@@ -130,7 +130,7 @@ OF_CONVERSION = $(patsubst %,tests/contracts/test_%.py,class_numbers copies csv_
 	named_paths text_files)
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
 OF_JAX = tests/contracts/test_trainers.py \
-	$(patsubst %,tests/estimator_app/test_%.py,jax_export jax_guide jax_processes jax_step jax_trainer tpu_jax)
+	$(patsubst %,tests/estimator_app/test_%.py,jax_export jax_guide jax_initial_values jax_processes jax_step jax_trainer tpu_jax)
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
