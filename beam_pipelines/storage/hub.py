@@ -147,7 +147,7 @@ def _commit(dataset: hub_api.Dataset) -> str:
 
 
 def _level(dataset: hub_api.Dataset, folder: str) -> dict[str, tuple[int, int]]:
-    """Returns size and version of what lies in a folder, by path in the dataset; those of folders end with a slash.
+    """Returns size and version of what lies in a folder, by path in the dataset; the paths of folders end with a slash.
 
     A folder is listed once, as the lines of a list ask for each of its files.
     """

@@ -1,4 +1,4 @@
-"""Requests to the API of the Hugging Face Hub, of which each is bounded in seconds, bytes, redirects and tries.
+"""Requests to the API of the Hugging Face Hub, each bounded in seconds, bytes, redirects and tries.
 
 The token goes to HF_ENDPOINT alone: a redirect to another host is not followed, and of the link to the next page of a
 listing, only the query is used.

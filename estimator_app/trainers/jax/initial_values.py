@@ -23,7 +23,7 @@ import numpy as np
 
 # Lengths that are drawn. The shortest takes a millisecond, the longest 0.1 s; few networks have larger layers.
 _LENGTHS = (2**18, 2**20, 2**22)
-_FUNCTIONS = ("normal", "truncated_normal", "uniform")  # those of Keras' initializers
+_FUNCTIONS = ("normal", "truncated_normal", "uniform")  # which Keras' initializers use
 
 
 @contextlib.contextmanager
