@@ -153,7 +153,8 @@ def read_labels(survey: LabelSurvey, options: ConvertOptions) -> Numbering:
 def _single_class_remarks(survey: LabelSurvey, options: ConvertOptions) -> Iterator[str]:
     """Yields a line if all images have the same label, unless the dataset has more classes than its inputs."""
     labels = [*survey.names, *set().union(*survey.numbers.values())]
-    if options.label_kind is ONE and len(labels) == 1 and len(options.known_labels) < 2:
+    is_alone = len(options.known_labels) < 2 and not options.extend  # a dataset that is extended has classes of its own
+    if options.label_kind is ONE and len(labels) == 1 and is_alone:
         yield (
             f"all images have one class, {str(labels[0])!r}, so a classifier has nothing to tell apart; add images of "
             "another class before training"

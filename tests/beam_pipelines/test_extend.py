@@ -187,6 +187,16 @@ def test_a_validation_split_that_gets_no_image_is_said(capsys, images, tmp_path)
     assert (code, err) == (0, said)
 
 
+def test_inputs_of_one_class_are_not_noted_where_the_dataset_has_more(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    for label in "12":
+        shutil.rmtree(tmp_path / "in" / label)
+    add([path for path in images if path.parent.name == "0"], tmp_path / "in")
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--extend")
+    code, _, err = run(capsys, *command)
+    assert (code, "have one class" in err) == (0, False), err
+
+
 def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     old = stored(tmp_path / "out")
