@@ -242,12 +242,12 @@ def _batch(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _mixed_labels(labels: tf.Tensor, weight: tf.Tensor | None, share: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Returns the labels mixed by share; with a weight, labels mixed by their share of the weight, and the weight."""
-    of_labels = tf.cast(share, labels.dtype)
+    label_share = tf.cast(share, labels.dtype)
     if weight is None:
-        return (of_labels * labels + (1 - of_labels) * labels[::-1],)
-    of_weight = tf.cast(share, weight.dtype)
-    first, second = of_weight * weight, (1 - of_weight) * weight[::-1]
-    own = tf.where(first + second > 0, tf.math.divide_no_nan(first, first + second), of_weight)
+        return (label_share * labels + (1 - label_share) * labels[::-1],)
+    weight_share = tf.cast(share, weight.dtype)
+    first, second = weight_share * weight, (1 - weight_share) * weight[::-1]
+    own = tf.where(first + second > 0, tf.math.divide_no_nan(first, first + second), weight_share)
     own = tf.cast(own, labels.dtype)[:, None]
     return own * labels + (1 - own) * labels[::-1], first + second
 

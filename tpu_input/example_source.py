@@ -185,7 +185,7 @@ class TrainSource(_ExampleSource):
         """
         chunk, place = divmod(self._checked(number), _PLANNED)
         plan = self._plan(chunk)
-        record, pixels = self._kept(plan.numbers[place])
+        record, pixels = self._read_once(plan.numbers[place])
         choose = functools.partial(random_window, tries=plan.draws.tries[place], config=self._config)
         flip = bool(plan.draws.flips[place])
         if pixels is None:
@@ -196,10 +196,10 @@ class TrainSource(_ExampleSource):
             image = self._augmented(image, plan.augment_draws[place])
         return self._example(record, image)
 
-    def _kept(self, number: int) -> tuple[Record, npt.NDArray[np.uint8] | None]:
+    def _read_once(self, number: int) -> tuple[Record, npt.NDArray[np.uint8] | None]:
         """Returns a record, and with cache="decoded" its image, which are read once with a cache."""
-        if kept := self._cache.get(number):
-            return kept
+        if cached := self._cache.get(number):
+            return cached
         record, pixels = self._records[number], None
         if self._config.cache == "decoded":
             with _naming(record):

@@ -319,7 +319,7 @@ def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> L
             "shards too, with what is left out now; read the shards that manifest.json names"
         )
     num_outdated = 0 if options.prune else len(changes.gone | changes.replaced)
-    return layout._replace(remarks=tuple(remarks), left_out=pruned, num_outdated=num_outdated)
+    return layout._replace(remarks=tuple(remarks), pruned_keys=pruned, num_outdated=num_outdated)
 
 
 def _some(keys: frozenset[str]) -> str:

@@ -213,4 +213,4 @@ def _attempt(value: object) -> str:
 
 def _whole_numbers(value: object, name: str) -> list[int]:
     """Returns a list of three integers, 0 to 1 << 62, which is the initial value of the smallest size in Receipt()."""
-    return [json_fields.count(each, name, most=1 << 62) for each in json_fields.array(value, name, 3)]
+    return [json_fields.count(item, name, most=1 << 62) for item in json_fields.array(value, name, 3)]

@@ -91,15 +91,15 @@ def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterato
       ValueError: There is no such shard any more, or its index is damaged.
     """
     manifest = read_dataset(source.path)
-    found = [
+    shards = [
         (split, shard)
-        for split, each in (manifest.splits.items() if manifest else ())
-        for shard in each.shards
+        for split, split_info in (manifest.splits.items() if manifest else ())
+        for shard in split_info.shards
         if shard.name == name
     ]
-    if not manifest or not found:
+    if not manifest or not shards:
         raise ValueError(f"{source.path!r} was replaced while it was listed; run the command again")
-    (split, shard), path = found[0], f"{source.path}/{name}"
+    (split, shard), path = shards[0], f"{source.path}/{name}"
     index = _index(source.path, name, shard.num_examples)
     columns = [column.to_pylist() for column in index.columns]
     columns[1] = as_labels(index.column(1))
@@ -247,7 +247,7 @@ def _read_groups(path: str) -> tuple[dict[str, str], dict[str, str]]:
     """Returns what _Changes has of the images in a file of write_pairs(); without its classes, no labels conflict."""
     content = storage.read_bytes(path, most=MAX_INDEX_BYTES)
     try:
-        a, b, kept = (_texts_of_pairs(content, name) for name in ("key_a", "key_b", "kept"))
+        a, b, keepers = (_texts_of_pairs(content, name) for name in ("key_a", "key_b", "kept"))
         has_classes = {"class_a", "class_b"} <= {*pq.read_schema(pa.BufferReader(content)).names}
         classes = [_texts_of_pairs(content, name) for name in ("class_a", "class_b")] if has_classes else []
     except (pa.ArrowException, KeyError, IndexError, ValueError) as error:
@@ -255,14 +255,14 @@ def _read_groups(path: str) -> tuple[dict[str, str], dict[str, str]]:
         raise ValueError(
             f"{path!r} is not a Parquet file of pairs: {why}; write it with: report --pairs=FILE"
         ) from error
-    if None in (*a, *b, *kept):
+    if None in (*a, *b, *keepers):
         raise ValueError(f"{path!r} has a pair without a key; write it again with: report --pairs=FILE")
     labels: dict[str, set[str]] = {}
     for column in classes:
-        for key, class_name in zip(kept, column, strict=True):
+        for key, class_name in zip(keepers, column, strict=True):
             labels.setdefault(key, set()).add(repr(class_name))
     conflicting = {key: " and ".join(sorted(names)) for key, names in labels.items() if len(names) > 1}
-    return dict(zip(a, kept, strict=True)) | dict(zip(b, kept, strict=True)), conflicting
+    return dict(zip(a, keepers, strict=True)) | dict(zip(b, keepers, strict=True)), conflicting
 
 
 def _texts_of_pairs(content: bytes, name: str) -> list[str]:
@@ -317,20 +317,20 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
             return row.reject("conflicting_label", f"images that look alike are labeled {changes.conflicting[first]}")
         elif first != key:
             return row.reject("left_out", f"it looks like {first!r}, which is kept")
-    kept = [
+    remaining = [
         name
         for name in map(canonical, names)
         if (changes.only_classes is None or name in changes.only_classes)
         and (changes.without_classes is None or name not in changes.without_classes)
     ]
-    if names and not kept:
+    if names and not remaining:
         what = f"class {names[0]!r} was" if len(names) == 1 else f"classes {', '.join(names)} were"
         return row.reject("left_out", f"its {what} left out on request")
     if key in changes.new_labels:
-        names = kept = new_names(changes.new_labels[key], options.label_kind)
-    elif len(kept) == len(names):
+        names = remaining = new_names(changes.new_labels[key], options.label_kind)
+    elif len(remaining) == len(names):
         return row  # its label is the one above
-    return label_row(row, kept if len(kept) < len(names) else names, options, are_names=True)
+    return label_row(row, remaining if len(remaining) < len(names) else names, options, are_names=True)
 
 
 def new_names(text: str, kind: LabelKind) -> list[str]:

@@ -69,7 +69,7 @@ class Layout(NamedTuple):
       has_inner_splits: Whether these lie in the class folders, as in CLASS/train/IMAGE.jpg, not around them.
       without_images: Folders that would be classes, but contain no image.
       remarks: Remarks for the user, one line per remark.
-      left_out: Keys that the next version of a dataset that is extended leaves out.
+      pruned_keys: Keys that the next version of a dataset that is extended leaves out.
       numbering: How labels that are numbers are read.
       num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed.
     """
@@ -78,7 +78,7 @@ class Layout(NamedTuple):
     has_inner_splits: bool
     without_images: frozenset[str]
     remarks: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
+    pruned_keys: tuple[str, ...] = ()
     numbering: Numbering = Numbering()
     num_outdated: int = 0
 
@@ -211,26 +211,26 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     Raises:
       ValueError: It is ambiguous which folders are splits and which are classes, or what numbers mean.
     """
-    found = survey.folders
+    folders = survey.folders
     splits: frozenset[str] = frozenset()
-    with_images = [place for place, folder in found.items() if folder.num_images]
+    with_images = [place for place, folder in folders.items() if folder.num_images]
     has_inner_splits = bool(with_images) and all(
         not split and is_split(below) and not is_split(top) for split, top, below in with_images
     )
-    for source in {place[0] for place in found}:
+    for source in {place[0] for place in folders}:
         tops: dict[str, Folder] = {}
         nested: dict[str, bool] = defaultdict(
             lambda: True
         )  # whether a folder with the name of a split contains only folders
-        for (of, top, below), folder in sorted(found.items()):
-            if of == source:
+        for (split, top, below), folder in sorted(folders.items()):
+            if split == source:
                 tops[top] = tops[top].plus(folder) if top in tops else folder
                 nested[top] &= bool(below)
-        of_source = next(each for each in options.sources if each.split == source)
+        source_read = next(candidate for candidate in options.sources if candidate.split == source)
         if source and len(options.sources) > 1:  # list_rows() prepends the split
             tops = {top: folder._replace(example=folder.example[len(source) + 1 :]) for top, folder in tops.items()}
         examples = {top: folder.example for top, folder in tops.items()}
-        if not options.labels and options.label_kind.needs_classes and (why := layouts.refused(of_source, examples)):
+        if not options.labels and options.label_kind.needs_classes and (why := layouts.refused(source_read, examples)):
             raise ValueError(why)
         # A folder of other files, such as docs/, may be next to the folders of splits.
         if not source and all(map(is_split, {top for top, folder in tops.items() if folder.num_images} or tops)):
@@ -239,8 +239,8 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
             raise ValueError(_question(tops, unclear, source, options))
     images: dict[str, int] = defaultdict(int)
     files: dict[str, Folder] = {}
-    for (of, top, below), folder in sorted(found.items()):
-        name = below if not of and top in splits else top
+    for (split, top, below), folder in sorted(folders.items()):
+        name = below if not split and top in splits else top
         images[name] += folder.num_images
         files[name] = files[name].plus(folder) if name in files else folder
     if splits and all(map(is_split, files)):
@@ -368,7 +368,7 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
     ordered = sorted(tops, key=lambda top: (top not in unclear, top))
     seen = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
     seen += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
-    root = next(each.path for each in options.sources if each.split == source)
+    root = next(candidate.path for candidate in options.sources if candidate.split == source)
     by_split = {split: _innermost(top, tops[top]) for top, split in sorted(unclear.items(), reverse=True)}
     named = " ".join(Source(f"{root}/{top}", split).flag for split, top in by_split.items())
     is_archive = Source(root).is_archive
@@ -415,8 +415,8 @@ def _remarks(
             + (f" and {len(shown) - _MAX_SHOWN} more folders" if len(shown) > _MAX_SHOWN else "")
         )
     if survey.others:
-        left_out = "not images, or ignored" if options.ignore else "not images"
-        yield f"{left_out}, so only listed in rejected.jsonl: {_most_common(survey.others)}"
+        kinds = "not images, or ignored" if options.ignore else "not images"
+        yield f"{kinds}, so only listed in rejected.jsonl: {_most_common(survey.others)}"
     if archives := sorted(name for name in survey.others if name in _ARCHIVES):
         yield (
             f"archives in the folders are not read ({', '.join(archives)}): unpack them, or convert each as an input "

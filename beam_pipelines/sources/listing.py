@@ -42,10 +42,10 @@ def recognise(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     Raises:
       ValueError: A source can be read in two ways; the message has both.
     """
-    found = [_recognised(source, options) for source in options.sources]
-    sources = tuple(source for source, _ in found)
-    said = [line for _, line in found if line]
-    return (dataclasses.replace(options, sources=sources) if said else options), said
+    recognized = [_recognised(source, options) for source in options.sources]
+    sources = tuple(source for source, _ in recognized)
+    notes = [line for _, line in recognized if line]
+    return (dataclasses.replace(options, sources=sources) if notes else options), notes
 
 
 def _recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
@@ -62,11 +62,11 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
 
 def list_below(part: Part, options: ConvertOptions) -> Iterator[Batch]:
     """Yields rows for every file, member or line of a part of a source; raises as list_part()."""
-    for found in list_part(part, options):
-        if isinstance(found, Part):
-            yield from list_below(found, options)
+    for listed in list_part(part, options):
+        if isinstance(listed, Part):
+            yield from list_below(listed, options)
         else:
-            yield found
+            yield listed
 
 
 def find_files(batch: Batch, is_list: bool) -> Batch:
@@ -84,11 +84,11 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Batch | Part]:
       ValueError: The source cannot be read as its kind, or a line of a list names another split than the source.
     """
     kind = next(kind for kind in KINDS if kind.name == part.kind) if part.kind else kind_of(part.source)
-    for found in kind.batches(part, options):
-        if isinstance(found, Part):
-            yield found._replace(kind=kind.name)
+    for listed in kind.batches(part, options):
+        if isinstance(listed, Part):
+            yield listed._replace(kind=kind.name)
         else:
-            yield _with_split(found, part.source, kind, options)
+            yield _with_split(listed, part.source, kind, options)
 
 
 def _with_split(batch: Batch, source: Source, kind: InputKind, options: ConvertOptions) -> Batch:

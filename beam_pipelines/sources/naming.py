@@ -107,7 +107,7 @@ def source_of(row: Row, options: ConvertOptions) -> Source | None:
         return options.sources[0] if options.sources else None
     first = row.key.partition("/")[0]
     # Rows that name no image have no split in their key.
-    return next((each for each in options.sources if (each.split or each.name) == first), options.sources[0])
+    return next((source for source in options.sources if (source.split or source.name) == first), options.sources[0])
 
 
 def _table(source: Source | None, is_numbered: bool, options: ConvertOptions) -> Table | None:

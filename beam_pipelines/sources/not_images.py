@@ -117,7 +117,7 @@ def ignored_by(path: str, patterns: Sequence[str]) -> list[str]:
     return [
         pattern
         for pattern in patterns
-        if any(fnmatch.fnmatchcase(each, pattern) for each in ([path] if "/" in pattern else parts))
+        if any(fnmatch.fnmatchcase(name, pattern) for name in ([path] if "/" in pattern else parts))
     ]
 
 

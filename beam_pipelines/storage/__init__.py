@@ -306,9 +306,9 @@ def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
             if not is_uri(path) and (code is None or code in local.OF_THE_FILE):
                 raise
             if delay is None:
-                said = os.strerror(code) if code else str(error)
+                reason = os.strerror(code) if code else str(error)
                 raise Unavailable(
-                    f"{path!r} cannot be read now, after {len(DELAYS) + 1} tries: {said}; fix the storage, or move "
+                    f"{path!r} cannot be read now, after {len(DELAYS) + 1} tries: {reason}; fix the storage, or move "
                     "the file away if the error persists"
                 ) from error
             time.sleep(delay)
@@ -419,12 +419,12 @@ def _inflated(data: bytes, num_bytes: int) -> bytes:
     """Returns what was deflated; raises ValueError unless it has this size."""
     try:
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        found = inflater.decompress(data, num_bytes + 1)
+        inflated = inflater.decompress(data, num_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"its deflated bytes are damaged: {error}") from error
-    if len(found) != num_bytes or not inflater.eof:
+    if len(inflated) != num_bytes or not inflater.eof:
         raise ValueError(f"its deflated bytes do not become {num_bytes:,} bytes, as the archive states")
-    return found
+    return inflated
 
 
 def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:

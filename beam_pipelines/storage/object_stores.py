@@ -80,9 +80,9 @@ def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str,
     prefix = "/".join(filter(None, [name, folder.rstrip("/")]))
     with explained(root):
         for chunk in obstore.list(_bucket(bucket), prefix or None):
-            for found in chunk:
-                if not _is_folder(bucket, found):
-                    yield _below(found["path"], name), found["size"], version_of(found), ""
+            for entry in chunk:
+                if not _is_folder(bucket, entry):
+                    yield _below(entry["path"], name), entry["size"], version_of(entry), ""
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
@@ -90,9 +90,9 @@ def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
     prefix = "/".join(filter(None, [name, folder.rstrip("/")]))
     with explained(root):
         level = obstore.list_with_delimiter(_bucket(bucket), prefix or None)
-        for found in level["objects"]:
-            if found["path"] != prefix:  # the folder's own empty object
-                yield _below(found["path"], name), found["size"], version_of(found)
+        for entry in level["objects"]:
+            if entry["path"] != prefix:  # the folder's own empty object
+                yield _below(entry["path"], name), entry["size"], version_of(entry)
         for path in level["common_prefixes"]:
             yield f"{_below(path, name)}/", 0, 0
 
@@ -107,15 +107,15 @@ def _below(path: str, root: str) -> str:
     return path[len(root) + 1 :] if root else path
 
 
-def _is_folder(bucket: str, found: Any) -> bool:
+def _is_folder(bucket: str, entry: Any) -> bool:
     """Returns whether what is listed is the empty object of a folder, whose name ends with a slash.
 
     Consoles of stores make such objects, and obstore lists them without the slash. Only without it, they are not there.
     """
-    if found["size"]:
+    if entry["size"]:
         return False
     try:
-        obstore.head(_bucket(bucket), found["path"])
+        obstore.head(_bucket(bucket), entry["path"])
     except FileNotFoundError:
         return True
     return False
@@ -125,11 +125,11 @@ def look(path: str) -> tuple[int, int]:
     try:
         bucket, _ = _parts(path)
         with explained(path):
-            found = _head(path)
+            entry = _head(path)
     except (FileNotFoundError, ValueError):  # a line of a list may have an invalid name
         return -1, 0
     has_answered(bucket)
-    return found["size"], version_of(found)
+    return entry["size"], version_of(entry)
 
 
 def written_at(path: str, version: int, or_copied: bool) -> float:
@@ -152,8 +152,8 @@ def open_headers(path: str) -> IO[bytes]:
 def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
     """Returns the size of an object, and a function of (start, end) that returns these bytes of it."""
     with explained(path):
-        found = _head(path)
-    num_bytes, version = found["size"], version_of(found)
+        entry = _head(path)
+    num_bytes, version = entry["size"], version_of(entry)
 
     def fetch(start: int, end: int) -> bytes:
         # Not every server knows ranges; all know whole files.
@@ -177,8 +177,8 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 def _read(path: str, start: int, end: int | None, version: int) -> bytes:
     bucket, name = _parts(path)
 
-    def check_version(found: Any) -> None:
-        if version and version_of(found) != version:
+    def check_version(entry: Any) -> None:
+        if version and version_of(entry) != version:
             raise Changed(f"{path!r} was overwritten: its ETag or size is another one")
 
     return fetch(path, _bucket(bucket), name, start, end, check_version)
@@ -221,10 +221,10 @@ def _head(path: str) -> Any:
     return obstore.head(_bucket(bucket), name)
 
 
-def version_of(found: Any) -> int:
+def version_of(entry: Any) -> int:
     """Returns a number that is another one for other bytes: of the ETag and size, or of date and size without one."""
-    tag = (found["e_tag"] or str(found["last_modified"])).strip('"')  # Azure lists it without the quotes
-    text = f"{tag} {found['size']}"
+    tag = (entry["e_tag"] or str(entry["last_modified"])).strip('"')  # Azure lists it without the quotes
+    text = f"{tag} {entry['size']}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") or 1
 
 
@@ -235,11 +235,11 @@ def _bucket(bucket: str) -> Any:
 
 
 def check_not_forked(bucket: str) -> None:
-    """Raises ValueError if this process was forked after a store was used."""
+    """Raises Unavailable if this process was forked after a store was used, where obstore would wait forever."""
     global _used_by
     _used_by = _used_by or os.getpid()
     if os.getpid() != _used_by:
-        raise ValueError(f"{bucket!r} cannot be read in a forked process; start it by spawn or forkserver instead")
+        raise Unavailable(f"{bucket!r} cannot be read in a forked process; start it by spawn or forkserver instead")
 
 
 def patience_with(bucket: str) -> Patience:

@@ -211,10 +211,10 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
         logits = _called(network, inputs, num_classes)
         shape = getattr(logits, "shape", None)
         if shape is None or tuple(shape) != (None, num_classes):
-            found = f"shape {tuple(shape)}" if shape is not None else repr(logits)
+            returned = f"shape {tuple(shape)}" if shape is not None else repr(logits)
             raise ValueError(
                 f"network {network.__name__!r} must return logits of shape {(None, num_classes)}, one row per image "
-                f"and one column per class, got {found}"
+                f"and one column per class, got {returned}"
             )
         _check_logits(network, keras().Model(inputs, logits))
         logits = layers.Activation("linear", dtype="float32")(logits)

@@ -9,8 +9,6 @@ import json
 import os
 import shutil
 import ssl
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -401,7 +399,7 @@ def test_what_is_no_dataset_is_refused_with_what_is(hub, uri, capsys, tmp_path):
 
 def endless(request: Handler) -> None:
     """Never ends, as fast as it can."""
-    request.send(200, b"[", Content_Length="", Connection="close")
+    request.lie(200, b"[", Content_Length="", Connection="close")
     while not END.is_set():
         request.wfile.write(bytes(1 << 20))
 
@@ -416,32 +414,32 @@ def slow_headers(request: Handler) -> None:
 def same_page(request: Handler) -> None:
     """Has one page after the other, and all are the same."""
     if "/revision/" in request.path:
-        return request.send(200, b'{"sha": "' + b"0" * 40 + b'"}')
-    request.send(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": 1}]', Link='<h://h/?a=1>; rel="next"')
+        return request.lie(200, b'{"sha": "' + b"0" * 40 + b'"}')
+    request.lie(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": 1}]', Link='<h://h/?a=1>; rel="next"')
 
 
 def other_files(request: Handler) -> None:
     """Lists what is not in the folder."""
     if "/revision/" in request.path:
-        return request.send(200, b'{"sha": "' + b"0" * 40 + b'"}')
-    request.send(200, b'[{"type": "file", "path": "in/../../etc/passwd", "oid": "1", "size": 1}]')
+        return request.lie(200, b'{"sha": "' + b"0" * 40 + b'"}')
+    request.lie(200, b'[{"type": "file", "path": "in/../../etc/passwd", "oid": "1", "size": 1}]')
 
 
 def no_sizes(request: Handler) -> None:
     """Lists what has no size."""
     if "/revision/" in request.path:
-        return request.send(200, b'{"sha": "' + b"0" * 40 + b'"}')
-    request.send(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": -1}, 7]')
+        return request.lie(200, b'{"sha": "' + b"0" * 40 + b'"}')
+    request.lie(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": -1}, 7]')
 
 
 def no_commit(request: Handler) -> None:
     """Names a commit that would lead to another file."""
-    request.send(200, b'{"sha": "../../../secret?"}')
+    request.lie(200, b'{"sha": "../../../secret?"}')
 
 
 def deep(request: Handler) -> None:
     """Answers what no parser of JSON likes."""
-    request.send(200, b"[" * 1_000_000)
+    request.lie(200, b"[" * 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -538,18 +536,18 @@ def test_the_token_is_not_sent_where_the_api_leads_to(hub, few_digits, capsys, t
 
     def stranger(request: Handler) -> None:
         tokens.append(request.headers.get("Authorization"))
-        request.send(200, b"[]")
+        request.lie(200, b"[]")
 
     with lying_store(stranger) as elsewhere:
 
         def redirect(request: Handler) -> None:
-            request.send(307, Location=f"{elsewhere.url}{request.path}")
+            request.lie(307, Location=f"{elsewhere.url}{request.path}")
 
         def link(request: Handler) -> None:
             if "/revision/" in request.path:
-                return request.send(200, b'{"sha": "' + b"0" * 40 + b'"}')
+                return request.lie(200, b'{"sha": "' + b"0" * 40 + b'"}')
             following = f'<{elsewhere.url}/x?cursor=1>; rel="next"' if "cursor" not in request.path else ""
-            request.send(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": 1}]', Link=following)
+            request.lie(200, b'[{"type": "file", "path": "in/1", "oid": "1", "size": 1}]', Link=following)
 
         for lie in (redirect, link):
             with lying_store(lie) as server:
@@ -567,38 +565,6 @@ def test_a_token_that_is_none_is_refused_without_it(hub, capsys, tmp_path, monke
     said = refused(capsys, "convert", "--input=hf://datasets/owner/name/in", f"--output={tmp_path}/out")
     assert "HF_TOKEN has characters that no token has" in said
     assert "s3cr3t" not in said
-
-
-# Processes.
-
-
-@pytest.mark.parametrize("package", ["obstore", "boto3"])
-def test_a_missing_extra_is_named(tmp_path, package):
-    without = (
-        f"import sys; sys.modules[{package!r}] = None\n"
-        "from beam_pipelines.__main__ import main\n"
-        f"sys.exit(main(['convert', '--input=hf://datasets/owner/name/in', '--output={tmp_path}/out']))"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", without], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: 'hf://datasets/owner/name/in' needs obstore and boto3 (")
-    assert done.stderr.endswith("; run: pip install 'jpeg2tpu[stores]'\n")
-
-
-def test_a_process_that_was_forked_says_so_instead_of_waiting_forever(hub, few_digits):
-    uri = images(hub, few_digits)
-    assert storage.exists(uri)
-    reader, writer = os.pipe()
-    if not (child := os.fork()):
-        try:
-            storage.exists(uri)
-        except ValueError as error:
-            os.write(writer, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert b"cannot be read in a forked process" in os.read(reader, 1000)
-    os.close(reader)
-    os.close(writer)
 
 
 def test_no_dataset_is_written_there(few_digits, capsys):

@@ -248,33 +248,52 @@ def test_no_dataset_is_written_to_a_store_without_a_lock(capsys, few_digits, tmp
     assert not (tmp_path / uri.partition("/")[0]).exists()
 
 
+# What every store but gs:// does alike: a scheme that is registered without an address here fails.
+ADDRESSES = {
+    "s3": "s3://bucket/in",
+    "az": "az://container/in",
+    "hf": "hf://datasets/owner/name/in",
+    "http": "http://127.0.0.1:1/in.tar",
+    "https": "https://127.0.0.1:1/in.tar",
+}
+
+
 @pytest.mark.parametrize("package", ["obstore", "boto3"])
-def test_a_missing_extra_is_named(few_digits, tmp_path, package):
+@pytest.mark.parametrize("scheme", sorted(storage.STORES.keys() - {"gs"}))
+def test_a_missing_extra_is_named(tmp_path, scheme, package):
     without = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from beam_pipelines.__main__ import main\n"
-        f"sys.exit(main(['convert', '--input=s3://bucket/in', '--output={tmp_path}/out']))"
+        f"sys.exit(main(['convert', '--input={ADDRESSES[scheme]}', '--output={tmp_path}/out']))"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", without], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: 's3://bucket/in' needs obstore and boto3 (")
+    assert done.stderr.startswith(f"error: '{ADDRESSES[scheme]}' needs obstore and boto3 (")
     assert done.stderr.endswith("; run: pip install 'jpeg2tpu[stores]'\n")
 
 
-def test_a_process_that_was_forked_says_so_instead_of_waiting_forever(s3, few_digits):
-    uri = images(s3, few_digits)
+@pytest.mark.parametrize("store", ["s3", "hub", "web"])
+def test_a_process_that_was_forked_says_so_instead_of_waiting_forever(request, few_digits, store):
+    server = request.getfixturevalue(store)
+    if store == "web":
+        server.root["in"] = few_digits
+        uri = f"{server.url}/in/{next(few_digits.glob('*/*')).relative_to(few_digits)}"
+    else:
+        uri = images(server, few_digits)
     assert storage.exists(uri)
-    reader, writer = os.pipe()
-    if not (child := os.fork()):
-        try:
-            storage.exists(uri)
-        except ValueError as error:
-            os.write(writer, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert b"cannot be read in a forked process" in os.read(reader, 1000)
-    os.close(reader)
-    os.close(writer)
+    for use in (storage.exists, storage.look, storage.read_bytes):
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            try:
+                said = repr(use(uri))
+            except OSError as error:
+                said = str(error)
+            os.write(writer, said.encode())
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        with open(reader, "rb") as file:
+            assert b"cannot be read in a forked process" in file.read()
 
 
 def test_a_dataset_there_is_read_by_conversions_and_refused_by_training(s3, capsys, few_digits, tmp_path):

@@ -75,8 +75,11 @@ def test_the_whole_page_of_a_good_run_without_tensorflow_or_beam(digits_dataset)
     for mode in ("training", "evaluation"):
         assert f"✓ {mode}: a step with 8 images per core takes " in done.stdout
     assert re.search(r"✓ the 4 cores exchange tensors: \d+ all-reduce", done.stdout)
-    # Whether a VM's vCPUs are enough depends on how fast this machine is now.
-    assert re.search(r"the TPU needs [\d,]+ images/s from .+ images/s per core", done.stdout)
+    # Whether a VM's vCPUs are enough depends on how fast this machine is now; test_preflight_feeding.py has each case.
+    assert re.search(
+        r"the TPU needs [\d,]+ images/s from .+ per core(, (and|but) a VM has 112 vCPUs| can decode that, but)",
+        done.stdout,
+    )
     # 3 times forward, which `python -m benchmarks.networks` counts as 0.0193 GFLOP an image of 32 pixels.
     (flops,) = re.findall(r"takes ([\d.]+) GFLOP", done.stdout)
     assert float(flops) == pytest.approx(8 * 3 * 0.0193 / 4, rel=0.35)

@@ -6,12 +6,11 @@ those of Git LFS, has sent by the CDN. A token that comes to the CDN is an error
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import http.server
 import importlib.util
 import json
 import re
-import threading
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from support.loopback import LoopbackHandler, LoopbackServer, serving
 from support.s3 import forget_stores
 
 Files = dict[str, bytes]
@@ -58,16 +58,13 @@ class Hub:
         self.requests: list[Seen] = []
         self.after_page: Callable[[], object] = lambda: None
         self._servers = [_Server(self, "hub"), _Server(self, "cdn")]
-        self.url, self._cdn = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+        self.url, self._cdn = (server.url for server in self._servers)
 
-    def start(self) -> None:
-        for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def stop(self) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Answers requests in threads until the block ends."""
+        with serving(self._servers[0]), serving(self._servers[1]):
+            yield
 
     def make_bucket(self) -> str:
         """Returns the URI of a new, empty dataset."""
@@ -198,47 +195,19 @@ def _split(uri: str) -> tuple[str, str]:
     return f"{owner}/{name}", "/".join(path)
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
+class _Server(LoopbackServer):
     def __init__(self, hub: Hub, place: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.hub, self.place = hub, place
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        pass  # the client has gone
 
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LoopbackHandler):
     server: _Server
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         self.server.hub.requests.append(Seen(self.server.place, self.path, token))
         self.server.hub.answer(self) if self.server.place == "hub" else self.server.hub.answer_as_cdn(self)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def send_file(self, data: bytes, headers: dict[str, str]) -> None:
-        """Sends a file, or the range of it that is asked for."""
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not wanted:
-            return self.send(200, data, headers)
-        start, end = int(wanted[1]), min(int(wanted[2] or len(data)) + 1, len(data))
-        self.send(206, data[start:end], headers | {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}"})
-
-    def send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response_only(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -248,12 +217,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactor
         if not importlib.util.find_spec(package):
             pytest.skip(f"{package} is not installed")
     server = Hub()
-    server.start()
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf_home")))
     for name in ("HF_TOKEN", "HF_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     forget_stores()
-    yield server
-    server.stop()
+    with server.serving():
+        yield server
     forget_stores()

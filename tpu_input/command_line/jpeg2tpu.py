@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if completion.is_asked():
-        packages = {command: of.package for command, of in COMMANDS.items()}
+        packages = {command: entry.package for command, entry in COMMANDS.items()}
         completion.complete(packages, {"completion": completion.SHELLS})
     with streams():
         return _run(name, arguments)

@@ -212,7 +212,7 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
         remarks = (*remarks, f"duplicates left out: {counts}; of copies in several splits, the one outside train stays")
     if line := _missing_splits(plan, options):
         remarks = (*remarks, line)
-    return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out, num_outdated=layout.num_outdated)
+    return dataclasses.replace(plan, remarks=remarks, left_out=layout.pruned_keys, num_outdated=layout.num_outdated)
 
 
 def _missing_splits(plan: Plan, options: ConvertOptions) -> str:

@@ -64,8 +64,8 @@ class JaxRun:
         averages = {**weights, **fixed} if self.config.ema else {}
         moments = jax.jit(make_optimizer(self.config).init)(weights)  # one program instead of one for each shape
         state = TrainState(np.zeros([], np.int32), weights, fixed, moments, averages)
-        of_host: TrainState = jax.tree.map(np.asarray, state)
-        return of_host
+        on_host: TrainState = jax.tree.map(np.asarray, state)
+        return on_host
 
     def on_devices(self, values: Any) -> Any:
         """Returns process 0's arrays, such as a TrainState's, with a copy on each device; all processes call it."""
