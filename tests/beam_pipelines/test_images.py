@@ -98,6 +98,13 @@ def test_a_rotated_photograph_is_stored_upright_and_without_its_orientation():
     assert checked(image.encoded).fixed == ""
 
 
+def cr2() -> bytes:
+    """A TIFF with the mark of Canon's raw files behind its header, and its directory at the end."""
+    data = encoded(picture(), "TIFF")
+    directory = data[8 : 8 + 2 + 12 * int.from_bytes(data[8:10], "little") + 4]
+    return data[:4] + len(data).to_bytes(4, "little") + b"CR\2\0" + data[12:] + directory
+
+
 def test_transparent_pixels_become_white():
     image = checked(encoded(Image.new("RGBA", (40, 30), (255, 0, 0, 0)), "PNG"))
     assert tf.io.decode_jpeg(image.encoded).numpy().min() >= 250
@@ -119,6 +126,7 @@ def test_transparent_pixels_become_white():
         (encoded(picture(), "TIFF", tiffinfo={254: 1}), "unsupported_format"),
         (encoded(picture(), "TIFF", tiffinfo={255: 2}), "unsupported_format"),
         (encoded(picture(), "TIFF", tiffinfo={50706: b"\1\4\0\0"}), "unsupported_format"),
+        (cr2(), "unsupported_format"),
         (b"IIU\0" + bytes(100), "unsupported_format"),
         (b"\0\0\0\x18ftypcrx " + bytes(100), "unsupported_format"),
         (encoded(picture(size=(70_000, 4)), "PNG"), "too_large"),
@@ -127,7 +135,7 @@ def test_transparent_pixels_become_white():
     ids=[
         *("empty", "html", "half a jpeg", "half a png", "animation", "eps"),
         *("tiff of floats", "tiff of integers", "tiff of signed bytes", "tiff of big-endian negatives"),
-        *("nef", "old nef", "dng", "rw2", "cr3"),
+        *("nef", "old nef", "dng", "cr2", "rw2", "cr3"),
         *("wide png", "tall tiff"),
     ],
 )

@@ -265,6 +265,7 @@ def test_parquet_of_hugging_face(capsys, images, tmp_path):
         ("val2017/0", "validation"),
         ("testset-0", "test"),
         ("TestImages", "test"),
+        ("sharksTest-0", "test"),
         ("held_out/deeper/0", "test"),
         ("train/devset/0", "validation"),
     ],
