@@ -1,0 +1,57 @@
+"""Names: a variable, a parameter or an attribute is a noun, or a verb with its noun; never a pronoun, participle or "of"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (".ci", "beam_pipelines", "tpu_input", "estimator_app", "benchmarks", "documentation", "examples", "tests")
+WORDS = (
+    "asked at begun chosen done drawn each found given gone held here its kept known left lost made meant named of own plain "
+    "said seen shown taken there told took wanted what who whole whom written"
+)
+ALONE = re.compile(rf"_*({WORDS.replace(' ', '|')})_*", re.IGNORECASE)
+IN_COMPOUND = re.compile(r"_*(each|found|kept|left|told|took|its|of)_\w+|\w+_(each|kept|told|took|of)", re.IGNORECASE)
+# Of a box of pixels, beside its top, the left edge.
+COORDINATES = {"top", "right"}
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yields what a file binds: the names of variables, parameters and attributes whole; of functions, the first word."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield re.sub(r"(?<=\w)_of$", "", name), node.lineno
+            case ast.alias(asname=str(name)):
+                yield name, node.lineno
+
+
+def wrong_names(text: str) -> list[tuple[str, int]]:
+    names = list(bound_names(ast.parse(text)))
+    coordinates = {name for name, _ in names} & COORDINATES
+    return [
+        (name, line)
+        for name, line in names
+        if (ALONE.fullmatch(name) or IN_COMPOUND.fullmatch(name)) and not (name == "left" and coordinates)
+    ]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_are_nouns_and_verbs_of_the_field(folder):
+    files = [path for path in (ROOT / folder).rglob("*.py") if "node_modules" not in path.parts]
+    wrong = {
+        f"{path.relative_to(ROOT)}:{line}: {name}" for path in files for name, line in wrong_names(path.read_text())
+    }
+    assert not wrong
+
+
+def test_a_wrong_name_is_seen():
+    text = "def of(each): found, left, top = 1\nself.kept = rows_of = 2\nimport a as told\ndef rows_of(is_kept): pass"
+    assert [name for name, _ in wrong_names(text)] == ["of", "each", "found", "kept", "rows_of", "told"]
