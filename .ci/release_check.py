@@ -52,9 +52,9 @@ class Results:
 
     rows: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
-    def add(self, what: str, failure: str = "") -> None:
-        print(f"release-check: {what}: {failure or 'passed'}", flush=True)
-        self.rows.append((what, failure))
+    def add(self, title: str, failure: str = "") -> None:
+        print(f"release-check: {title}: {failure or 'passed'}", flush=True)
+        self.rows.append((title, failure))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,18 +78,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return end(results)
 
 
-def attempt(results: Results, what: str, step: Callable[[], None]) -> None:
+def attempt(results: Results, title: str, step: Callable[[], None]) -> None:
     started = time.monotonic()
     try:
         step()
     except Failed as failed:
-        results.add(what, str(failed))
+        results.add(title, str(failed))
     else:
-        results.add(f"{what}, {time.monotonic() - started:.0f} s")
+        results.add(f"{title}, {time.monotonic() - started:.0f} s")
 
 
 def end(results: Results) -> int:
-    print("\n" + "\n".join(f"{'FAILED' if failure else 'passed'}  {what}  {failure}" for what, failure in results.rows))
+    print(
+        "\n" + "\n".join(f"{'FAILED' if failure else 'passed'}  {title}  {failure}" for title, failure in results.rows)
+    )
     return any(failure for _, failure in results.rows)
 
 
@@ -124,9 +126,9 @@ def run_demo(wheel: Path, folder: Path, version: str) -> None:
     place.mkdir()
     command = str(python.with_name("jpeg2tpu"))
     run([python, "-m", "pip", "install", "--quiet", wheel], place)
-    said = run([command, "--version"], place).strip()
-    if said != (expected := "jpeg2tpu " + wheel.name.split("-")[1]):
-        raise Failed(f"jpeg2tpu --version prints {said!r}, not {expected!r}")
+    output = run([command, "--version"], place).strip()
+    if output != (expected := "jpeg2tpu " + wheel.name.split("-")[1]):
+        raise Failed(f"jpeg2tpu --version prints {output!r}, not {expected!r}")
     for words, line in MISSING.items():
         ended = subprocess.run([command, *words.split()], cwd=place, capture_output=True, text=True)
         if (ended.returncode, ended.stderr) != (2, f"{line}\n"):
@@ -164,13 +166,13 @@ def run(command: Sequence[object], place: Path, **variables: str) -> str:
       Failed: It does not end with 0.
     """
     # Neither this tree nor what its user has installed may be imported.
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=place, env=kept | variables, capture_output=True, text=True)
-    if done.returncode:
-        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-30:])
-        raise Failed(f"`{shlex.join(words)}` ends with {done.returncode}:\n{last}")
-    return done.stdout
+    process = subprocess.run(words, cwd=place, env=inherited | variables, capture_output=True, text=True)
+    if process.returncode:
+        last = "\n".join((process.stdout + process.stderr).strip().splitlines()[-30:])
+        raise Failed(f"`{shlex.join(words)}` ends with {process.returncode}:\n{last}")
+    return process.stdout
 
 
 if __name__ == "__main__":

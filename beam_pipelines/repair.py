@@ -312,7 +312,7 @@ def _of_types(fields: dict[str, Any], usual: dict[str, Any], name: str) -> dict[
         elif isinstance(usual[key], dict):
             _of_types(json_fields.mapping(value, key), usual[key], key)
         elif type(value) is not type(usual[key]):
-            raise ValueError(f"{key} must have the type of {usual[key]!r}, got {json_fields.shown(value)}")
+            raise ValueError(f"{key} must have the type of {usual[key]!r}, got {json_fields.short_repr(value)}")
     return dict(fields)
 
 

@@ -336,7 +336,7 @@ def _lengths_problem(manifest: Manifest, digests: Mapping[str, str]) -> str:
     try:
         content = storage.read_bytes(f"{manifest.path}/{name}", most=max_bytes(num_rows))
         listed = parse_lengths(content, num_rows)
-        listed.of_shards(shards)
+        listed.shard_lengths(shards)
     except FileNotFoundError:
         return f"{name} is missing"
     except (OSError, ValueError) as error:

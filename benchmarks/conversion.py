@@ -23,7 +23,7 @@ from benchmarks.conversion_ways import (
     CONVERT_1,
     CONVERT_512,
     CONVERT_HEADER,
-    PLAIN,
+    PLAIN_LOOP,
     PROCESSES,
     SLOW,
     WEBDATASET,
@@ -44,7 +44,7 @@ COLUMNS = {
 }
 # (way, of what, at most): what docs/benchmarks.md promises of time and of CPU time; and by the number of images, of the
 # CPU time of copying, and of memory.
-GOALS = ((CONVERT_1.name, PLAIN.name, 1.15), (CONVERT.name, PLAIN.name, 1.15))
+GOALS = ((CONVERT_1.name, PLAIN_LOOP.name, 1.15), (CONVERT.name, PLAIN_LOOP.name, 1.15))
 COPYING_GOALS = (("--check=header, 100,000 images", "webdataset, 100,000 images", 1.5),)
 MEMORY_GOALS = (("20,000 images", "2,000 images", 1.1), ("200,000 images", "20,000 images", 1.1))
 
@@ -53,12 +53,12 @@ def cost(way: Way, folder: Path, count: int) -> dict[str, Any]:
     """Returns one run's row; what it wrote is removed."""
     output = folder.parent / "output"
     shutil.rmtree(output, ignore_errors=True)
-    done = measure.check(way.run(folder, output), way.command(folder, output))
-    written = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    run = measure.check(way.run(folder, output), way.command(folder, output))
+    num_bytes = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     shutil.rmtree(output, ignore_errors=True)
-    figures = {"seconds": done.seconds, "cpu_seconds": done.cpu_seconds, "peak_mb": done.peak_mb}
-    row = {"way": way.title, "images": count, "checks": way.checks, "written_mb": written / 1e6}
-    return row | figures | {"images/s": count / done.seconds}
+    figures = {"seconds": run.seconds, "cpu_seconds": run.cpu_seconds, "peak_mb": run.peak_mb}
+    row = {"way": way.title, "images": count, "checks": way.checks, "written_mb": num_bytes / 1e6}
+    return row | figures | {"images/s": count / run.seconds}
 
 
 def compare(ways: Sequence[Way], folder: Path, count: int, size: tuple[int, int], repeats: int) -> list[dict[str, Any]]:
@@ -75,13 +75,13 @@ def compare(ways: Sequence[Way], folder: Path, count: int, size: tuple[int, int]
 
 def beside_plain(rows: Sequence[dict[str, Any]]) -> Table:
     notes = []
-    for key, what in (("seconds", "time"), ("cpu_seconds", "CPU time")):
-        notes += measure.against(GOALS, {row["way"]: row[key] for row in rows}, what)
+    for key, quantity in (("seconds", "time"), ("cpu_seconds", "CPU time")):
+        notes += measure.against(GOALS, {row["way"]: row[key] for row in rows}, quantity)
     return Table(rows, COLUMNS, notes)
 
 
 def speed(folder: Path, count: int | None, repeats: int | None) -> Table:
-    ways = (PLAIN, CONVERT_1, CONVERT, PROCESSES)
+    ways = (PLAIN_LOOP, CONVERT_1, CONVERT, PROCESSES)
     return beside_plain(compare(ways, folder, count or 50_000, SMALL, repeats or 3))
 
 
@@ -92,10 +92,12 @@ def peers(folder: Path, count: int | None, repeats: int | None) -> Table:
 def copying(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Photographs that were checked before, of which the headers alone are read."""
     counts = (count,) if count else (10_000, 100_000)
-    rows = [row for of in counts for row in compare((WEBDATASET, CONVERT_HEADER), folder, of, SMALL, repeats or 3)]
+    rows = [
+        row for number in counts for row in compare((WEBDATASET, CONVERT_HEADER), folder, number, SMALL, repeats or 3)
+    ]
     names = {WEBDATASET.title: "webdataset", CONVERT_HEADER.title: "--check=header"}
-    found = {f"{names[row['way']]}, {row['images']:,} images": row["cpu_seconds"] for row in rows}
-    return Table(rows, COLUMNS, measure.against(COPYING_GOALS, found, "CPU time"))
+    cpu_seconds = {f"{names[row['way']]}, {row['images']:,} images": row["cpu_seconds"] for row in rows}
+    return Table(rows, COLUMNS, measure.against(COPYING_GOALS, cpu_seconds, "CPU time"))
 
 
 def large(folder: Path, count: int | None, repeats: int | None) -> Table:
@@ -106,7 +108,7 @@ def large(folder: Path, count: int | None, repeats: int | None) -> Table:
 def growth(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Images of 48 x 36 pixels: what grows with their number and not with their bytes."""
     counts = (count,) if count else (2_000, 20_000, 200_000)
-    rows = [row for of in counts for row in compare(ALL, folder, of, (48, 36), repeats or 1)]
+    rows = [row for number in counts for row in compare(ALL, folder, number, (48, 36), repeats or 1)]
     peaks = {f"{row['images']:,} images": row["peak_mb"] for row in rows if row["way"] == CONVERT.name}
     return Table(rows, COLUMNS, measure.against(MEMORY_GOALS, peaks, "peak memory"))
 
@@ -115,8 +117,8 @@ def latency(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Storage in which opening a file takes 50 ms, as in a bucket."""
     counts = (count, count) if count else (500, 10_000)
     both = zip(SLOW, counts, strict=True)
-    rows = [row for way, of in both for row in compare((way,), folder, of, SMALL, repeats or 1)]
-    return Table(rows, {heading: of for heading, of in COLUMNS.items() if of != "cpu_ratio:.2f"})
+    rows = [row for way, number in both for row in compare((way,), folder, number, SMALL, repeats or 1)]
+    return Table(rows, {heading: column for heading, column in COLUMNS.items() if column != "cpu_ratio:.2f"})
 
 
 def promises(folder: Path, count: int | None, repeats: int | None) -> Table:

@@ -69,7 +69,7 @@ class Cost(NamedTuple):
     divided: float
 
     @classmethod
-    def of(cls, one: float, two: float, start: float, count: int) -> Cost:
+    def from_seconds(cls, one: float, two: float, start: float, count: int) -> Cost:
         """Returns the cost of one of `count` images, from the seconds with one and with two processes and the start."""
         divided = 2 * (one - two) / count
         return cls((one - start) / count - divided, divided)
@@ -88,7 +88,7 @@ def computed(seconds: Mapping[str, Mapping[int, float]], start: float) -> list[d
     """
     rows = []
     for name, (measured, count) in COMPUTED.items():
-        cost = Cost.of(seconds[measured][1], seconds[measured][2], start, INPUTS[measured][1])
+        cost = Cost.from_seconds(seconds[measured][1], seconds[measured][2], start, INPUTS[measured][1])
         few, many = (cost.seconds(start, count, cores) for cores in (4, 16))
         milliseconds = {"serial_ms": 1e3 * cost.serial, "divided_ms": 1e3 * cost.divided}
         rows.append({"input": name, **milliseconds, "seconds_4": few, "seconds_16": many, "gain": few / many})
@@ -109,8 +109,8 @@ def converted(code: Path, images: Path, output: Path, shard_bytes: int, num_proc
         "convert",
         *flags,
     ]  # -P: not of this folder
-    done = check(run([*command, f"--num_processes={num_processes}"], PYTHONPATH=str(code)), command)
-    return {"seconds": done.seconds, "cpu_seconds": done.cpu_seconds, "peak_mb": done.peak_mb}
+    result = check(run([*command, f"--num_processes={num_processes}"], PYTHONPATH=str(code)), command)
+    return {"seconds": result.seconds, "cpu_seconds": result.cpu_seconds, "peak_mb": result.peak_mb}
 
 
 def main() -> None:
@@ -122,7 +122,7 @@ def main() -> None:
     num_cores = len(os.sched_getaffinity(0))
     counts = sorted({1, 2, *(number for number in (4, 8, 16) if number < num_cores), num_cores})
     codes = {"here": Path(__file__).parents[1]} | ({"base": flags.base.resolve()} if flags.base else {})
-    rows, here = [], dict[str, dict[int, float]]()
+    rows, current = [], dict[str, dict[int, float]]()
     for name, (size, count, shard_bytes) in INPUTS.items():
         images = flags.folder / f"{size[0]}x{size[1]}"
         make_corpus(images, count, size)
@@ -131,12 +131,12 @@ def main() -> None:
             for code, path in codes.items()
             for number in counts
         }
-        found = {way: medians(runs) for way, runs in in_turn(ways, flags.repeats).items()}
-        for way, row in found.items():
+        results = {way: medians(runs) for way, runs in in_turn(ways, flags.repeats).items()}
+        for way, row in results.items():
             code, _, number = way.partition("/")
             if code == "here":
-                here.setdefault(name, {})[int(number)] = row["seconds"]
-            one = found[f"{code}/1"]
+                current.setdefault(name, {})[int(number)] = row["seconds"]
+            one = results[f"{code}/1"]
             ratios = {
                 "wall_ratio": row["seconds"] / one["seconds"],
                 "cpu_ratio": row["cpu_seconds"] / one["cpu_seconds"],
@@ -148,7 +148,7 @@ def main() -> None:
     convert_few = functools.partial(converted, codes["here"], few, flags.folder / "out", 10**9, 1)
     start = medians(in_turn({"few": convert_few}, flags.repeats)["few"])["seconds"]
     note = f"the start of a conversion, of {_FEW} photographs: {start:.2f} s"
-    keep("conversion_cores_computed", Table(computed(here, start), COMPUTED_COLUMNS, [note]))
+    keep("conversion_cores_computed", Table(computed(current, start), COMPUTED_COLUMNS, [note]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from types import ModuleType
 SHARD_BYTES = int(os.environ.get("SHARD_BYTES", 100_000_000))
 
 
-def plain(folder: str, output: str) -> None:
+def plain_loop(folder: str, output: str) -> None:
     """Reads, decodes whole, encodes an Example, frames it with checksums and writes, one image after the other.
 
     This is what any converter that checks its images has to do.
@@ -125,7 +125,7 @@ def slow_storage() -> ModuleType:
 
 
 WAYS = {
-    "plain": plain,
+    "plain": plain_loop,
     "convert": convert,
     "beam_processes": beam_processes,
     "reference": reference,

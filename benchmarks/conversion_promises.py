@@ -42,10 +42,10 @@ def check_all(ways: Sequence[Way], folder: Path, count: int) -> measure.Table:
     make_damaged(damaged, 300)
     output, rows = folder / "output", []
     for way in (way for way in ways if way.is_installed):
-        whole = run_whole(way, corpus, output, count)
-        others = [run_whole(way, corpus, output, count) for _ in range(RUNS - 1)]
-        row = {"way": way.title, "repeated": compare(whole, others)}
-        row |= {"killed": run_killed(way, corpus, output, whole)}
+        reference = run_reference(way, corpus, output, count)
+        others = [run_reference(way, corpus, output, count) for _ in range(RUNS - 1)]
+        row = {"way": way.title, "repeated": compare(reference, others)}
+        row |= {"killed": run_killed(way, corpus, output, reference)}
         rows.append(row | {"damaged": run_damaged(way, damaged, output, 300)})
     return measure.Table(rows, COLUMNS)
 
@@ -53,13 +53,13 @@ def check_all(ways: Sequence[Way], folder: Path, count: int) -> measure.Table:
 def make_damaged(folder: Path, count: int) -> None:
     """Writes `count` photographs and two files that are none."""
     make_corpus(folder, count)
-    whole = (folder / "class0" / "0000000.jpg").read_bytes()
-    (folder / "class0" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    photo = (folder / "class0" / "0000000.jpg").read_bytes()
+    (folder / "class0" / "cut.jpg").write_bytes(photo[: len(photo) // 2])
     (folder / "class1" / "text.jpg").write_text("<html>404 Not Found</html>\n")
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
+class Reference:
     """What an undisturbed run wrote: files' hashes, images in order, bytes; and what it took."""
 
     hashes: dict[str, str]
@@ -68,50 +68,52 @@ class Whole:
     seconds: float
 
 
-def run_whole(way: Way, corpus: Path, output: Path, count: int) -> Whole:
+def run_reference(way: Way, corpus: Path, output: Path, count: int) -> Reference:
     shutil.rmtree(output, ignore_errors=True)
-    done = measure.check(way.run(corpus, output, None, **SHARD_BYTES), way.command(corpus, output))
+    run = measure.check(way.run(corpus, output, None, **SHARD_BYTES), way.command(corpus, output))
     if num_records(way, output) != count:
         raise RuntimeError(f"{way.name} wrote {num_records(way, output)} records of {count} images")
-    return Whole(hashes_of(output), order_of(output), bytes_of(output), done.seconds)
+    return Reference(hashes_of(output), order_of(output), bytes_of(output), run.seconds)
 
 
-def compare(first: Whole, others: Sequence[Whole]) -> str:
+def compare(first: Reference, others: Sequence[Reference]) -> str:
     """Returns what runs have in common."""
     if all(other.hashes == first.hashes for other in others):
         return "the same bytes"
     return "the same order, other bytes" if all(other.order == first.order for other in others) else "another order"
 
 
-def run_killed(way: Way, corpus: Path, output: Path, whole: Whole) -> str:
+def run_killed(way: Way, corpus: Path, output: Path, reference: Reference) -> str:
     """Returns what a killed run and the same command again leave, beside a whole one."""
     shutil.rmtree(output, ignore_errors=True)
-    ended = way.run(corpus, output, kill_when=lambda: bytes_of(output) > whole.num_bytes / 2, **SHARD_BYTES)
+    ended = way.run(corpus, output, kill_when=lambda: bytes_of(output) > reference.num_bytes / 2, **SHARD_BYTES)
     if ended.exit_code == 0:
         return "ended before it could be killed"
     again = way.run(corpus, output, None, **SHARD_BYTES)
     if again.exit_code:
         return f"refuses: {last_words(again, output)}"
-    found = hashes_of(output)
-    stale = len(found.keys() - whole.hashes.keys())
-    same = "the same bytes" if found.items() >= whole.hashes.items() else "other bytes or another order"
-    took = f"{num_records(way, output):,} records, {same}, in {again.seconds / whole.seconds:.0%} of a run's time"
-    return f"{took}; files left over: {stale}" if stale else took
+    hashes = hashes_of(output)
+    stale = len(hashes.keys() - reference.hashes.keys())
+    content = "the same bytes" if hashes.items() >= reference.hashes.items() else "other bytes or another order"
+    summary = (
+        f"{num_records(way, output):,} records, {content}, in {again.seconds / reference.seconds:.0%} of a run's time"
+    )
+    return f"{summary}; files left over: {stale}" if stale else summary
 
 
 def run_damaged(way: Way, folder: Path, output: Path, good: int) -> str:
     """Returns what becomes of two files that are no images among others."""
     shutil.rmtree(output, ignore_errors=True)
-    done = way.run(folder, output, None, **SHARD_BYTES)
-    if done.exit_code:
-        return f"ends: {last_words(done, output)}"
-    written = num_records(way, output)
-    return {good: "left out", good + 2: "both written", good + 1: "one written"}.get(written, f"{written} records")
+    run = way.run(folder, output, None, **SHARD_BYTES)
+    if run.exit_code:
+        return f"ends: {last_words(run, output)}"
+    count = num_records(way, output)
+    return {good: "left out", good + 2: "both written", good + 1: "one written"}.get(count, f"{count} records")
 
 
-def last_words(done: measure.Run, output: Path) -> str:
+def last_words(run: measure.Run, output: Path) -> str:
     """Returns the end of what a run said, without the folder that it was told."""
-    words = done.stderr.strip().splitlines()[-1].replace(str(output), "OUTPUT")
+    words = run.stderr.strip().splitlines()[-1].replace(str(output), "OUTPUT")
     return words if len(words) <= 100 else words[:100] + " …"
 
 
@@ -137,8 +139,8 @@ def order_of(folder: Path) -> list[bytes]:
     A JPEG is known by its first bytes, and which it is by some of those that follow its tables.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    found = ((data, _JPEG.finditer(data)) for data in (path.read_bytes() for path in files))
-    return [data[at.start() + 1000 : at.start() + 1100] for data, begun in found for at in begun]
+    contents = ((data, _JPEG.finditer(data)) for data in (path.read_bytes() for path in files))
+    return [data[match.start() + 1000 : match.start() + 1100] for data, matches in contents for match in matches]
 
 
 def num_records(way: Way, output: Path) -> int:
@@ -152,8 +154,8 @@ def _records_of(path: Path) -> int:
             return sum(name.endswith(".jpg") for name in shard.getnames())
     if path.suffix == ".json":  # of MDS, or of litData
         index: dict[str, list[dict[str, int]]] = json.loads(path.read_text())
-        return sum(of["samples"] for of in index.get("shards", [])) + sum(
-            of["chunk_size"] for of in index.get("chunks", [])
+        return sum(entry["samples"] for entry in index.get("shards", [])) + sum(
+            entry["chunk_size"] for entry in index.get("chunks", [])
         )
     number, data = 0, memoryview(path.read_bytes())
     while data:  # length, its checksum, payload, its checksum

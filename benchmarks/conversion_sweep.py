@@ -61,14 +61,14 @@ def sweep(folder: Path, count: int | None, repeats: int | None) -> Table:
     two = corpus(folder / "two", 2, small)
     starts = (Setting(_START, "convert", two), Setting(_START, "report", two, is_report=True))
     tried = [*starts, *settings(folder, count or 1000)]
-    ways = {f"{of.axis} {of.name}": functools.partial(cost, of, folder / "output") for of in tried}
-    found = measure.in_turn(ways, repeats or 3).values()
-    measured = [measure.medians(runs) for runs in found]
-    start = {of.is_report: row["cpu_seconds"] for of, row in zip(starts, measured, strict=False)}
+    ways = {f"{setting.axis} {setting.name}": functools.partial(cost, setting, folder / "output") for setting in tried}
+    results = measure.in_turn(ways, repeats or 3).values()
+    measured = [measure.medians(runs) for runs in results]
+    start = {setting.is_report: row["cpu_seconds"] for setting, row in zip(starts, measured, strict=False)}
     rows = []
-    for of, row in list(zip(tried, measured, strict=True))[len(starts) :]:
-        cpu_ms = (row["cpu_seconds"] - start[of.is_report]) / row["images"] * 1000
-        rows.append({"axis": of.axis, "setting": of.name, "cpu_ms": cpu_ms} | row)
+    for setting, row in list(zip(tried, measured, strict=True))[len(starts) :]:
+        cpu_ms = (row["cpu_seconds"] - start[setting.is_report]) / row["images"] * 1000
+        rows.append({"axis": setting.axis, "setting": setting.name, "cpu_ms": cpu_ms} | row)
     return Table(rows, COLUMNS, marked(rows))
 
 
@@ -87,24 +87,24 @@ def marked(rows: list[dict[str, Any]]) -> list[str]:
 
 def settings(folder: Path, count: int) -> Iterator[Setting]:
     """Yields all settings, neighbors after each other."""
-    plain = corpus(folder / "plain", count, small)
+    base = corpus(folder / "plain", count, small)
     for num_bytes in _IMAGE_BYTES:
-        of_size = functools.partial(small, num_bytes=num_bytes)
-        images = corpus(folder / f"bytes{num_bytes}", count // 2, of_size)
+        make_image = functools.partial(small, num_bytes=num_bytes)
+        images = corpus(folder / f"bytes{num_bytes}", count // 2, make_image)
         yield Setting("image bytes", f"{num_bytes // 1000} KB", images)
     for shard_size in ("400KB", "900KB", "2MB", "10MB", "20MB", "100MB"):
-        yield Setting("--shard_size", shard_size, plain, (f"--shard_size={shard_size}",))
+        yield Setting("--shard_size", shard_size, base, (f"--shard_size={shard_size}",))
     for per_shard in (2, 5, 10, 100):
         flags = (f"--num_shards=train={count // per_shard}", "--splits=train=100%")
-        yield Setting("images per shard", str(per_shard), plain, flags)
-    for size, photographs in ((SMALL, plain), (LARGE, corpus(folder / "large", count // _LARGE_SHARE, large))):
+        yield Setting("images per shard", str(per_shard), base, flags)
+    for size, photographs in ((SMALL, base), (LARGE, corpus(folder / "large", count // _LARGE_SHARE, large))):
         for target in _TARGETS[size]:
             axis = f"--resize_shorter of {size[0]} × {size[1]}"
             yield Setting(axis, str(target), photographs, (f"--resize_shorter={target}",))
     progressive = corpus(folder / "progressive", count, functools.partial(small, progressive=True))
-    yield Setting("kind of files", "baseline JPEG", plain)
+    yield Setting("kind of files", "baseline JPEG", base)
     yield Setting("kind of files", "progressive JPEG", progressive)
-    for name, images in (("none", plain), ("every image", corpus(folder / "twins", count, twin))):
+    for name, images in (("none", base), ("every image", corpus(folder / "twins", count, twin))):
         yield Setting(f"near twins: {name}", "convert", images)
         yield Setting(f"near twins: {name}", "report", images, is_report=True)
 
@@ -154,9 +154,9 @@ def cost(setting: Setting, output: Path) -> dict[str, Any]:
     shutil.rmtree(output, ignore_errors=True)
     program = (sys.executable, "-W", "ignore", "-m", "jpeg2tpu")
     command = (*program, "convert", f"--input={setting.corpus}", f"--output={output}", *setting.flags)
-    done = measure.check(measure.run(command), command)
+    run = measure.check(measure.run(command), command)
     if setting.is_report:
         command = (*program, "report", str(output))
-        done = measure.check(measure.run(command), command)
+        run = measure.check(measure.run(command), command)
     shutil.rmtree(output)
-    return {"cpu_seconds": done.cpu_seconds, "images": sum(1 for _ in setting.corpus.glob("*/*.jpg"))}
+    return {"cpu_seconds": run.cpu_seconds, "images": sum(1 for _ in setting.corpus.glob("*/*.jpg"))}

@@ -67,7 +67,7 @@ class Way:
 
 
 _HASHES = "decoded; SHA-256 of image and shard; sizes, colors"
-PLAIN = Way("plain loop: read, decode in full, encode, write", "plain", "decoded", "plain.tfrecord", cores=1)
+PLAIN_LOOP = Way("plain loop: read, decode in full, encode, write", "plain", "decoded", "plain.tfrecord", cores=1)
 CONVERT_1 = Way("convert, 1 core", "convert", _HASHES, "*.tfrecord", cores=1)
 CONVERT = Way("convert", "convert", _HASHES, "*.tfrecord")
 CONVERT_512 = Way("convert --resize_shorter=512", "convert", _HASHES, "*.tfrecord", flags=("--resize_shorter=512",))
@@ -98,7 +98,7 @@ OTHERS = (
         package="litdata",
     ),
 )
-ALL = (PLAIN, CONVERT_1, CONVERT, *OTHERS)
+ALL = (PLAIN_LOOP, CONVERT_1, CONVERT, *OTHERS)
 SLOW = (
     Way("50 ms to open a file: one at a time, 1 core", "slow_plain", "decoded", "", cores=1),
     Way("50 ms to open a file: convert, 1 core", "slow_convert", _HASHES, "*.tfrecord", cores=1),

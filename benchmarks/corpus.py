@@ -46,11 +46,11 @@ def photograph(random: np.random.Generator, size: tuple[int, int] = SMALL, numbe
       size: Width and height in pixels.
       number: Number of the photograph in originals(), if it is not to be chosen at random.
     """
-    whole = originals()[random.integers(len(originals())) if number is None else number]
+    original = originals()[random.integers(len(originals())) if number is None else number]
     share, aspect = random.uniform(0.5, 1.0), size[0] / size[1]
-    width = share * min(whole.width, whole.height * aspect)
-    left, top = random.uniform(0, whole.width - width), random.uniform(0, whole.height - width / aspect)
-    crop = whole.resize(size, Image.Resampling.BICUBIC, box=(left, top, left + width, top + width / aspect))
+    width = share * min(original.width, original.height * aspect)
+    left, top = random.uniform(0, original.width - width), random.uniform(0, original.height - width / aspect)
+    crop = original.resize(size, Image.Resampling.BICUBIC, box=(left, top, left + width, top + width / aspect))
     noise = random.standard_normal((size[1], size[0], 1), np.float32) * np.float32(_NOISE.get(size, 8.0))
     buffer = io.BytesIO()
     noisy = (np.asarray(crop, np.float32) + noise).clip(0, 255).astype(np.uint8)

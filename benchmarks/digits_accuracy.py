@@ -65,9 +65,11 @@ def by_keras(folder: Path, seed: int, trainer: str) -> tuple[float, int]:
     )
     environment = os.environ | {"KERAS_BACKEND": trainer.removeprefix("keras_"), "PYTHONPATH": os.getcwd()}
     for command in commands:
-        done = subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True, env=environment)
+        process = subprocess.run(
+            [sys.executable, *command], check=True, capture_output=True, text=True, env=environment
+        )
     validation = json.loads((dataset / "manifest.json").read_text())["splits"]["validation"]
-    accuracy = float(ast.literal_eval(done.stdout.splitlines()[-1])["accuracy"])
+    accuracy = float(ast.literal_eval(process.stdout.splitlines()[-1])["accuracy"])
     return accuracy, sum(shard["num_examples"] for shard in validation["shards"])
 
 

@@ -73,8 +73,8 @@ def make_data(folder: Path, images: int) -> Data:
     write_dali_index(manifest)
     way = next(way for way in OTHERS if way.function == "webdataset")
     if way.is_installed and not data.tar.exists():
-        done = way.run(data.jpegs, data.tar, SHARD_IMAGES=str(-(-images // NUM_SHARDS)))
-        measure.check(done, way.command(data.jpegs, data.tar))
+        run = way.run(data.jpegs, data.tar, SHARD_IMAGES=str(-(-images // NUM_SHARDS)))
+        measure.check(run, way.command(data.jpegs, data.tar))
     return data
 
 
@@ -83,15 +83,15 @@ def batches_of(way: str, python: Any, data: Data, host: int, num_hosts: int, bat
     module = "benchmarks.evaluation_ours" if python == sys.executable else "benchmarks.evaluation_peers"
     command = [python, "-W", "ignore", "-m", module, way, *dataclasses.astuple(data), batch_size]
     # webdataset asks these two which host it is; the others are told.
-    done = measure.run(command, RANK=str(host), WORLD_SIZE=str(num_hosts))
-    return list(measure.check(done, command).found["batches"])
+    run = measure.run(command, RANK=str(host), WORLD_SIZE=str(num_hosts))
+    return list(measure.check(run, command).result["batches"])
 
 
 def account(hosts: Sequence[Sequence[Sequence[int]]], images: int, batch_size: int) -> dict[str, int]:
     """Returns how often the examples are counted: hosts' batches' labels, with as many steps as all hosts can take."""
     steps = min(map(len, hosts))
-    taken = [batch for host in hosts for batch in host[:steps]]
-    counts = Counter(label for batch in taken for label in batch)
+    batches = [batch for host in hosts for batch in host[:steps]]
+    counts = Counter(label for batch in batches for label in batch)
     padded = counts.pop(-1, 0)
     return {
         "hosts": len(hosts),
@@ -100,7 +100,7 @@ def account(hosts: Sequence[Sequence[Sequence[int]]], images: int, batch_size: i
         "padded": padded,
         "twice": sum(count > 1 for count in counts.values()),
         "dropped": images - len(counts),
-        "ragged": sum(len(batch) != batch_size for batch in taken),
+        "ragged": sum(len(batch) != batch_size for batch in batches),
     }
 
 

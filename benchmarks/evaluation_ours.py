@@ -53,6 +53,6 @@ def keras(jpegs: str, dataset: str, batch_size: int) -> Iterator[npt.NDArray[Any
 
 
 if __name__ == "__main__":
-    way, of_jpegs, of_dataset, _, size = sys.argv[1:]
-    seen = {"ours": ours, "reference": reference, "keras": keras}[way](of_jpegs, of_dataset, int(size))
-    print(json.dumps({"batches": [labels.tolist() for labels in seen]}))
+    way, jpegs_path, dataset_path, _, size = sys.argv[1:]
+    batches = {"ours": ours, "reference": reference, "keras": keras}[way](jpegs_path, dataset_path, int(size))
+    print(json.dumps({"batches": [labels.tolist() for labels in batches]}))

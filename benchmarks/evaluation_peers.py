@@ -95,6 +95,8 @@ def webdataset(dataset: Path, tar: Path, batch_size: int) -> Iterator[list[int]]
 
 
 if __name__ == "__main__":
-    way, _, of_dataset, of_tar, size = sys.argv[1:]
-    seen = {"dali": dali, "grain": grain, "webdataset": webdataset}[way](Path(of_dataset), Path(of_tar), int(size))
-    print(json.dumps({"batches": list(seen)}))
+    way, _, dataset_path, tar_path, size = sys.argv[1:]
+    batches = {"dali": dali, "grain": grain, "webdataset": webdataset}[way](
+        Path(dataset_path), Path(tar_path), int(size)
+    )
+    print(json.dumps({"batches": list(batches)}))

@@ -72,15 +72,15 @@ class _Export(Way):
         return [*command, f"--format={self.function}", "--num_processes=1", "--quiet"]
 
 
-_HERE = Path(sys.executable)
+_PYTHON = Path(sys.executable)
 # Of each format, its own writers. Those that this environment has are of the version that the export uses.
 WRITERS = {
     "webdataset": (_Peer("webdataset ShardWriter", "webdataset", "", "", python=PEERS, package="webdataset"),),
     "parquet": (
         _Peer("datasets to_parquet()", "datasets", "", "", python=PEERS, package="datasets"),
-        _Peer("pyarrow ParquetWriter", "pyarrow", "", "", python=_HERE, package="pyarrow"),
+        _Peer("pyarrow ParquetWriter", "pyarrow", "", "", python=_PYTHON, package="pyarrow"),
     ),
-    "array_record": (_Peer("ArrayRecordWriter", "array_record", "", "", python=_HERE, package="array_record"),),
+    "array_record": (_Peer("ArrayRecordWriter", "array_record", "", "", python=_PYTHON, package="array_record"),),
     "mds": (_Peer("MosaicML MDSWriter", "mds", "", "", python=PEERS_TORCH, package="mosaicml-streaming"),),
 }
 
@@ -151,8 +151,8 @@ def compare(folder: Path, name: str, size: tuple[int, int], count: int, repeats:
 def note(row: Mapping[str, Any]) -> str:
     """Returns the line that says how a row stands to what is wanted."""
     verdict = "" if row["ratio"] <= _GOAL else ": MISSED"
-    what = f"CPU time of {row['format']}, {row['images']}"
-    return f"{what}: {row['ratio']:.2f} times {row['writer']}; at most {_GOAL:.2f} wanted{verdict}"
+    quantity = f"CPU time of {row['format']}, {row['images']}"
+    return f"{quantity}: {row['ratio']:.2f} times {row['writer']}; at most {_GOAL:.2f} wanted{verdict}"
 
 
 def main() -> None:

@@ -93,13 +93,13 @@ def compared(
 def _converted(folder: Path, seed: int) -> tuple[str, str]:
     """Returns the datasets of digits 0 to 4, and of ten images of each of the others in split train."""
     before, few = folder / f"images_before{seed}", folder / f"images_few{seed}"
-    drawn = random.Random(seed)
+    generator = random.Random(seed)
     for digit in range(10):
         paths = sorted((folder / "digits" / str(digit)).iterdir())
-        drawn.shuffle(paths)
-        of_train = IMAGES_OF_CLASS if digit >= 5 else len(paths) * 4 // 5
+        generator.shuffle(paths)
+        num_train = IMAGES_OF_CLASS if digit >= 5 else len(paths) * 4 // 5
         for number, path in enumerate(paths):
-            split = "train" if number < of_train else "validation"
+            split = "train" if number < num_train else "validation"
             target = (few if digit >= 5 else before) / split / str(digit)
             target.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)

@@ -113,15 +113,15 @@ FRAMEWORKS = {
 def _output(python: str, *command: str, **environment: str) -> str:
     """Returns what a program printed; raises CalledProcessError if it failed."""
     changed = {"PYTHONPATH": os.getcwd(), "TF_CPP_MIN_LOG_LEVEL": "3"} | environment
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-W", "ignore", *command], check=True, stdout=subprocess.PIPE, text=True, env=os.environ | changed
     )
-    return done.stdout
+    return process.stdout
 
 
 def curves(newest: str, seeds: Sequence[int], steps: int, every: int) -> dict[str, list[Curve]]:
     """Returns a curve for each seed, by framework; the arguments are as the attributes of a Run."""
-    found: dict[str, list[Curve]] = {way: [] for way in FRAMEWORKS}
+    results: dict[str, list[Curve]] = {way: [] for way in FRAMEWORKS}
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             images, dataset = Path(folder, "digits"), Path(folder, f"dataset{seed}")
@@ -134,17 +134,17 @@ def curves(newest: str, seeds: Sequence[int], steps: int, every: int) -> dict[st
                 curve = train(run)
                 if list(curve) != list(range(every, steps + 1, every)):
                     raise ValueError(f"{way} has evaluations at steps {list(curve)}, not at each {every} of {steps}")
-                found[way].append(curve)
+                results[way].append(curve)
                 print(f"seed {seed}: {way}", file=sys.stderr)
-    return found
+    return results
 
 
-def rows_of(found: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
+def rows_of(results: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
     """Returns a row for each framework and step: means over the seeds, and the range of the accuracy."""
     rows = []
-    for way, of_seeds in found.items():
-        for step in of_seeds[0]:
-            points = [curve[step] for curve in of_seeds]
+    for way, seed_curves in results.items():
+        for step in seed_curves[0]:
+            points = [curve[step] for curve in seed_curves]
             accuracies = [point.accuracy for point in points]
             row = {"loss": statistics.mean(point.loss for point in points), "accuracy": statistics.mean(accuracies)}
             rows.append({"way": way, "step": step, **row, "lowest": min(accuracies), "highest": max(accuracies)})
@@ -165,8 +165,8 @@ def main() -> None:
         f"means over {flags.seeds} seeds, from 0; the loss is the mean of the {flags.steps_per_eval} steps before",
         f"Keras 3 and JAX: {_output(flags.newest, '-c', code).strip()}",
     ]
-    found = curves(flags.newest, range(flags.seeds), flags.steps, flags.steps_per_eval)
-    measure.keep("frameworks", measure.Table(rows_of(found), COLUMNS, notes))
+    results = curves(flags.newest, range(flags.seeds), flags.steps, flags.steps_per_eval)
+    measure.keep("frameworks", measure.Table(rows_of(results), COLUMNS, notes))
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ WAYS = (
     ("webdataset with OpenCV, no PyTorch, uint8", "webdataset", "tar"),
 )
 # What large photographs take at least: all of their coded pixels are read, and hardly any pixel is made of them.
-OF_LARGE = (("libjpeg-turbo, at an eighth of the size", "simplejpeg_eighth", "original"),)
-OF_PEERS = ("simplejpeg", "simplejpeg_fast", "simplejpeg_eighth", "dali", "grain", "webdataset")
+LARGE_WAYS = (("libjpeg-turbo, at an eighth of the size", "simplejpeg_eighth", "original"),)
+PEER_WAYS = ("simplejpeg", "simplejpeg_fast", "simplejpeg_eighth", "dali", "grain", "webdataset")
 # (way, of what, at most): what the design promises of CPU time an image.
 GOALS = (
     ("train, uint8", "libjpeg-turbo, the same with fast upsampling", 1.1),  # as ours has
@@ -74,17 +74,17 @@ def large(folder: Path, count: int | None, repeats: int | None) -> Table:
 def compare(folder: Path, count: int, size: tuple[int, int], repeats: int, stored: int) -> Table:
     """Returns a row for each way, and how ours stand to the goals."""
     print(describe(count, make_corpus(corpus_of(folder, count, size), count, size), size))
-    of_size = folder / f"datasets{count}of{size[0]}"
-    write_dali_index(make_dataset(of_size / "original", count, size))
-    make_dataset(of_size / f"stored{stored}", count, size, images=ImageOptions(resize_shorter=stored))
-    make_tar(corpus_of(folder, count, size), of_size / "tar")
+    datasets = folder / f"datasets{count}of{size[0]}"
+    write_dali_index(make_dataset(datasets / "original", count, size))
+    make_dataset(datasets / f"stored{stored}", count, size, images=ImageOptions(resize_shorter=stored))
+    make_tar(corpus_of(folder, count, size), datasets / "tar")
     costs = {}
-    for name, way, dataset in (*WAYS, *(OF_LARGE if size == LARGE else ())):
-        if way not in OF_PEERS:
+    for name, way, dataset in (*WAYS, *(LARGE_WAYS if size == LARGE else ())):
+        if way not in PEER_WAYS:
             jpegs = (corpus_of(folder, count, size),) if way == "keras" else ()
-            costs[name] = functools.partial(run_ours, of_size / dataset, way, *jpegs)
+            costs[name] = functools.partial(run_ours, datasets / dataset, way, *jpegs)
         elif PEERS.exists():
-            costs[name] = functools.partial(run_peer, corpus_of(folder, count, size), of_size / dataset, way, count)
+            costs[name] = functools.partial(run_peer, corpus_of(folder, count, size), datasets / dataset, way, count)
         else:
             print(f"left out: {name}, whose environment {PEERS} is missing: make benchmark-input makes it")
     rows = [row_of(name, runs) for name, runs in measure.in_turn(costs, repeats).items()]
@@ -100,9 +100,9 @@ def make_tar(corpus: Path, output: Path) -> None:
 
 
 def row_of(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    row, each = measure.medians(runs), [run["cpu_ms"] for run in runs]
+    row, cpu_ms = measure.medians(runs), [run["cpu_ms"] for run in runs]
     title = f"{name} ({row['version']})" if "version" in row else name
-    return {"way": name, "title": title, **row, "least": min(each), "most": max(each)}
+    return {"way": name, "title": title, **row, "least": min(cpu_ms), "most": max(cpu_ms)}
 
 
 PARTS = {

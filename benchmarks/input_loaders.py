@@ -89,16 +89,18 @@ def without_tensorflow(folder: Path, count: int | None, repeats: int | None) -> 
     dataset = folder / f"datasets{count}of{SMALL[0]}" / "original"
     make_dataset(dataset, count, SMALL)
 
-    def run(*of: str) -> dict[str, Any]:
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_loaders", dataset, *of]
-        return measure.check(measure.run(command), command).found
+    def run(*arguments: str) -> dict[str, Any]:
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_loaders", dataset, *arguments]
+        return measure.check(measure.run(command), command).result
 
     ways = WAYS
     if not importlib.util.find_spec("cv2"):
-        ways = {name: of for name, of in WAYS.items() if "OpenCV" not in name}
+        ways = {name: arguments for name, arguments in WAYS.items() if "OpenCV" not in name}
         print("left out: OpenCV, which is not installed: pip install opencv-python-headless")
-    found = measure.in_turn({name: functools.partial(run, *of) for name, of in ways.items()}, repeats or 3)
-    rows = [{"way": name} | measure.medians(runs) for name, runs in found.items()]
+    results = measure.in_turn(
+        {name: functools.partial(run, *arguments) for name, arguments in ways.items()}, repeats or 3
+    )
+    rows = [{"way": name} | measure.medians(runs) for name, runs in results.items()]
     goals = [("grain without TensorFlow, OpenCV resizes", "tf.data", 1.0)]
     return measure.Table(rows, COLUMNS, measure.against(goals, {row["way"]: row["cpu_ms"] for row in rows}, "CPU time"))
 

@@ -29,7 +29,7 @@ from tpu_input.pipeline.images import decode_for_training
 from tpu_input.pipeline.lanes import Blocks
 from tpu_input.pipeline.memory import input_bytes
 from tpu_input.pipeline.order import Order
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import no_autograph
 
 _IMPORTED_MB = peak_mb()
 BATCH_SIZE = 64
@@ -105,12 +105,12 @@ def keras(folder: str) -> tf.data.Dataset:
     images = tf.keras.utils.image_dataset_from_directory(
         folder, image_size=size, batch_size=BATCH_SIZE, seed=0, label_mode="int", interpolation="bilinear"
     )
-    return images.filter(plain(lambda image, _: tf.shape(image)[0] == BATCH_SIZE)).repeat()
+    return images.filter(no_autograph(lambda image, _: tf.shape(image)[0] == BATCH_SIZE)).repeat()
 
 
-def make(manifest: Manifest, way: str, *of: str) -> tf.data.Dataset:
+def make(manifest: Manifest, way: str, *arguments: str) -> tf.data.Dataset:
     if way == "keras":
-        return keras(*of)
+        return keras(*arguments)
     if way in ("reference", "bare"):
         return {"reference": reference, "bare": bare}[way](manifest)
     params = {"batch_size": BATCH_SIZE}
@@ -120,14 +120,14 @@ def make(manifest: Manifest, way: str, *of: str) -> tf.data.Dataset:
     return tpu_input.make_train_input_fn(manifest, config)(params)
 
 
-def cost(manifest: Manifest, way: str, *of: str) -> dict[str, float]:
+def cost(manifest: Manifest, way: str, *arguments: str) -> dict[str, float]:
     """An epoch, after another that is not counted, as with the peers: threads start, lanes open."""
     num_batches = manifest.split("train").num_examples // BATCH_SIZE * CONFIGS.get(way, {}).get("echo", 1)
     uncounted = num_batches
     if way == "eval":  # what follows an epoch is padding
         uncounted = num_batches // 4
         num_batches -= uncounted
-    batches = iter(make(manifest, way, *of).take(uncounted + num_batches))
+    batches = iter(make(manifest, way, *arguments).take(uncounted + num_batches))
     for _ in range(uncounted):
         next(batches)
     return cost_of(lambda: BATCH_SIZE * sum(1 for _ in batches))
@@ -176,12 +176,12 @@ def waits(manifest: Manifest) -> dict[str, Any]:
     return order_measures.waits(lambda _: batches, Path(manifest.path), BATCH_SIZE, num_batches)
 
 
-def main(path: str, way: str, *of: str) -> dict[str, float]:
+def main(path: str, way: str, *arguments: str) -> dict[str, float]:
     if way == "plan":
         return plan(path)
     manifest = tpu_input.read_manifest(path)
     by_name = {"first_batch": first_batch, "memory": memory, "waits": waits}
-    return by_name[way](manifest, *of) if way in by_name else cost(manifest, way, *of)
+    return by_name[way](manifest, *arguments) if way in by_name else cost(manifest, way, *arguments)
 
 
 if __name__ == "__main__":

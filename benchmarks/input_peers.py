@@ -112,11 +112,13 @@ def webdataset(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], in
         for encoded, label in examples:
             ahead.append((pool.submit(train_image, encoded, random.spawn(1)[0]), int(label)))
             if len(ahead) == 3 * BATCH_SIZE:  # one to give away, two at work
-                taken = [ahead.popleft() for _ in range(BATCH_SIZE)]
-                yield np.stack([image.result() for image, _ in taken]), np.array([label for _, label in taken])
+                batch = [ahead.popleft() for _ in range(BATCH_SIZE)]
+                yield np.stack([image.result() for image, _ in batch]), np.array([label for _, label in batch])
 
-    made = batches()
-    return lambda: take(made, count), f"webdataset {version('webdataset')}, OpenCV {version('opencv-python-headless')}"
+    images = batches()
+    return lambda: take(
+        images, count
+    ), f"webdataset {version('webdataset')}, OpenCV {version('opencv-python-headless')}"
 
 
 def take(batches: Iterator[Any], count: int) -> int:

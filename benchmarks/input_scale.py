@@ -52,12 +52,12 @@ def start(folder: Path, count: int | None, repeats: int | None) -> Table:
     """First batch from 8 and from 1,024 shards of the same images."""
     rows = []
     for shards in (8, 64) if count else (8, 1024):
-        of = make_sharded(folder, count or COUNT, shards)
-        seconds = statistics.median(run_ours(of, "first_batch")["seconds"] for _ in range(repeats or 3))
+        dataset = make_sharded(folder, count or COUNT, shards)
+        seconds = statistics.median(run_ours(dataset, "first_batch")["seconds"] for _ in range(repeats or 3))
         rows.append({"shards": shards, "seconds": seconds})
-    of_shards = {f"{row['shards']:,} shards": row["seconds"] for row in rows}
-    few, many = of_shards
-    return Table(rows, START_COLUMNS, measure.against([(many, few, 3)], of_shards, "first batch"))
+    starts = {f"{row['shards']:,} shards": row["seconds"] for row in rows}
+    few, many = starts
+    return Table(rows, START_COLUMNS, measure.against([(many, few, 3)], starts, "first batch"))
 
 
 def plan(folder: Path, count: int | None, repeats: int | None) -> Table:
@@ -65,8 +65,8 @@ def plan(folder: Path, count: int | None, repeats: int | None) -> Table:
     rows = []
     for shards in (10, 100) if count else (1_000, 10_000, 100_000):
         dataset = make_listed(folder / "listed" / str(shards), shards)
-        found = measure.medians([run_ours(dataset, "plan") for _ in range(repeats or 3)])
-        rows.append({"shards": shards, "examples": shards * RECORDS_A_SHARD} | found)
+        figures = measure.medians([run_ours(dataset, "plan") for _ in range(repeats or 3)])
+        rows.append({"shards": shards, "examples": shards * RECORDS_A_SHARD} | figures)
     return Table(rows, PLAN_COLUMNS)
 
 
@@ -76,17 +76,17 @@ def make_listed(folder: Path, shards: int) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     lengths = np.random.default_rng(0).integers(700_000, 900_000, (shards, RECORDS_A_SHARD))
-    made = []
-    for number, of in enumerate(lengths):
-        made.append(Shard(shard_name("train", number, shards), RECORDS_A_SHARD, int(of.sum()), "0" * 64))
-        with (folder / made[-1].name).open("wb") as file:
-            file.truncate(made[-1].num_bytes)
+    entries = []
+    for number, shard_lengths in enumerate(lengths):
+        entries.append(Shard(shard_name("train", number, shards), RECORDS_A_SHARD, int(shard_lengths.sum()), "0" * 64))
+        with (folder / entries[-1].name).open("wb") as file:
+            file.truncate(entries[-1].num_bytes)
     sides, channels = (500, 500.0, 500), (120.0, 120.0, 120.0)
     counts = (shards * RECORDS_A_SHARD // 2,) * 2
-    split = Split(tuple(made), counts, sides, sides, channels, channels)
+    split = Split(tuple(entries), counts, sides, sides, channels, channels)
     manifest = Manifest(str(folder), ("a", "b"), 0, {"train": split}, sum(counts), {}, {}, "0" * 64)
     with (folder / LENGTHS_NAME).open("wb") as file:
-        write_lengths(file, {shard.name: of for shard, of in zip(made, lengths, strict=True)})
+        write_lengths(file, {shard.name: shard_lengths for shard, shard_lengths in zip(entries, lengths, strict=True)})
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return folder
 
@@ -95,9 +95,9 @@ def memory(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Peak memory by size of the dataset, beside pipeline/memory.py's sum; and without what malloc keeps of it."""
     rows = []
     for images, shards in ((count, 2), (count, 8)) if count else MEMORY:
-        of = make_sharded(folder, images, shards)
-        size = sum(path.stat().st_size for path in of.glob("*.tfrecord")) / 1e6
-        rows.append({"images": images, "shards": shards, "dataset_mb": size} | run_ours(of, "memory"))
+        dataset = make_sharded(folder, images, shards)
+        size = sum(path.stat().st_size for path in dataset.glob("*.tfrecord")) / 1e6
+        rows.append({"images": images, "shards": shards, "dataset_mb": size} | run_ours(dataset, "memory"))
     return Table(rows, MEMORY_COLUMNS)
 
 
@@ -108,12 +108,12 @@ def hosts(folder: Path, count: int | None, repeats: int | None) -> Table:
     """
     rows = []
     for shards in (8, 64) if count else (64, 1024):
-        of = make_sharded(folder, count or COUNT, shards)
+        dataset = make_sharded(folder, count or COUNT, shards)
         for num_hosts in (1, 4) if count else (1, 4, 16, 64):
             with ThreadPoolExecutor(AT_A_TIME) as pool:
-                run = functools.partial(run_ours, of, "first_batch")
-                found = list(pool.map(run, range(num_hosts), [num_hosts] * num_hosts))
-            seconds, peaks = ([each[key] for each in found] for key in ("seconds", "peak_mb"))
+                run = functools.partial(run_ours, dataset, "first_batch")
+                results = list(pool.map(run, range(num_hosts), [num_hosts] * num_hosts))
+            seconds, peaks = ([result[key] for result in results] for key in ("seconds", "peak_mb"))
             middle = {"seconds": statistics.median(seconds), "peak_mb": statistics.median(peaks)}
             worst = {"slowest": max(seconds), "largest_mb": max(peaks)}
             rows.append({"shards": shards, "hosts": num_hosts} | middle | worst)

@@ -33,13 +33,15 @@ def convert_folder(corpus: Path, output: Path, **options: Any) -> Manifest:
     return manifest
 
 
-def run_ours(dataset: Path | str, way: str, *of: Any, cores: int | None = None, **environment: str) -> dict[str, Any]:
+def run_ours(
+    dataset: Path | str, way: str, *arguments: Any, cores: int | None = None, **environment: str
+) -> dict[str, Any]:
     """Returns what benchmarks/input_ours.py found of a way, on the first `cores` cores; None: on all."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_ours", dataset, way, *of]
-    return measure.check(measure.run(command, cores, None, **environment), command).found
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_ours", dataset, way, *arguments]
+    return measure.check(measure.run(command, cores, None, **environment), command).result
 
 
 def run_peer(jpegs: Path, dataset: Path, way: str, count: int) -> dict[str, Any]:
     """Returns what benchmarks/input_peers.py found of a way."""
     command = [PEERS, "-W", "ignore", "-m", "benchmarks.input_peers", way, jpegs, dataset, count]
-    return measure.check(measure.run(command), command).found
+    return measure.check(measure.run(command), command).result

@@ -56,38 +56,38 @@ class Setting:
 def sweep(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Returns a row for each setting: the median of three runs in turn, in one process."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_sweep", folder, count or 1024, repeats or 3]
-    rows = measure.check(measure.run(command), command).found["rows"]
+    rows = measure.check(measure.run(command), command).result["rows"]
     notes = []
     for before, row in itertools.pairwise(rows):
         if before["axis"] != row["axis"]:
             continue
         row["jump"], row["first_jump"] = row["cpu_ms"] / before["cpu_ms"], row["first"] / before["first"]
-        for what, jump in (("CPU time of an image", row["jump"]), ("time to the first batch", row["first_jump"])):
+        for quantity, jump in (("CPU time of an image", row["jump"]), ("time to the first batch", row["first_jump"])):
             if not 1 / LARGEST_JUMP <= jump <= LARGEST_JUMP:
-                notes.append(f"{row['axis']}: {before['setting']} → {row['setting']}: {jump:.2f} times the {what}")
+                notes.append(f"{row['axis']}: {before['setting']} → {row['setting']}: {jump:.2f} times the {quantity}")
     return Table(rows, COLUMNS, notes)
 
 
 def settings(folder: Path, count: int) -> Iterator[Setting]:
     """Yields all settings, neighbors after each other."""
-    of = [photograph(np.random.default_rng([0, number]), (500, 375)) for number in range(count)]
-    plain = dataset(folder / "plain", of, 8)
+    photographs = [photograph(np.random.default_rng([0, number]), (500, 375)) for number in range(count)]
+    base = dataset(folder / "plain", photographs, 8)
     for batch_size in (1, 2, 3, 4, 8, 16, 31, 32, 33, 61, 64, 127, 128, 256):
-        yield Setting("batch size", str(batch_size), plain, batch_size)
+        yield Setting("batch size", str(batch_size), base, batch_size)
     for shards in (1, 2, 4, 8, 16, 64, count // 3, count):
-        yield Setting("shards", str(shards), dataset(folder / f"shards{shards}", of, shards))
+        yield Setting("shards", str(shards), dataset(folder / f"shards{shards}", photographs, shards))
     for part in (64, 128, count // 2, count):
-        yield Setting("examples", str(part), dataset(folder / f"examples{part}", of[:part], 4))
+        yield Setting("examples", str(part), dataset(folder / f"examples{part}", photographs[:part], 4))
     for image_size in (64, 65, 93, 94, 95, 187, 188, 189, 223, 224, 225):
-        yield Setting("image_size", str(image_size), plain, options={"image_size": image_size})
+        yield Setting("image_size", str(image_size), base, options={"image_size": image_size})
     for side in _SIDES:
         squares = [photograph(np.random.default_rng([1, number]), (side, side)) for number in range(count // 4)]
         yield Setting("side of square files", str(side), dataset(folder / f"side{side}", squares, 4))
     for kind in _KINDS:
-        files = [as_kind(data, kind) for data in of[: count // 4]]
+        files = [as_kind(data, kind) for data in photographs[: count // 4]]
         yield Setting("kind of files", kind, dataset(folder / kind.replace(" ", "_"), files, 4))
     for block_records in (1, 3, 5, 7, 11, 13, 17):
-        yield Setting("block_records", str(block_records), plain, 4, {"block_records": block_records})
+        yield Setting("block_records", str(block_records), base, 4, {"block_records": block_records})
     changes: tuple[dict[str, Any], ...] = (
         {},
         {"on_corrupt": "skip"},
@@ -101,7 +101,7 @@ def settings(folder: Path, count: int) -> Iterator[Setting]:
     )
     for change in changes:
         name = ", ".join(f"{key}={value!r}" for key, value in change.items()) or "none"
-        yield Setting("options", name, plain, options=change)
+        yield Setting("options", name, base, options=change)
 
 
 def as_kind(data: bytes, kind: str) -> bytes:
@@ -152,9 +152,11 @@ def cpu_seconds() -> float:
 
 def main(folder: str, count: str, repeats: str) -> None:
     order._IN_MEMORY_BYTES = 0  # so that few images are read from files, as many are
-    tried = {f"{of.axis} {of.name}": of for of in settings(Path(folder) / f"sweep{count}", int(count))}
+    tried = {
+        f"{setting.axis} {setting.name}": setting for setting in settings(Path(folder) / f"sweep{count}", int(count))
+    }
     cost(next(iter(tried.values())))  # TensorFlow's own start
-    ways = {name: functools.partial(cost, of) for name, of in tried.items()}
+    ways = {name: functools.partial(cost, setting) for name, setting in tried.items()}
     rows = [
         {"axis": tried[name].axis, "setting": tried[name].name} | measure.medians(runs)
         for name, runs in measure.in_turn(ways, int(repeats)).items()

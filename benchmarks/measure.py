@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 import psutil
 
 RESULTS = Path(__file__).with_name("results")
-_LOOK_EACH = 0.05  # seconds
-_LOOKING_AT_MOST = 1 / 20  # of one core: adding up a large process's pages takes milliseconds
+_POLL_SECONDS = 0.05  # seconds
+_MAX_POLL_SHARE = 1 / 20  # of one core: adding up a large process's pages takes milliseconds
 # TensorFlow's notes on stderr are off. The bytecode of modules is kept, as that of an installed package is: without it,
 # a third of the start of a command is compilation.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONDONTWRITEBYTECODE": ""}
@@ -55,7 +55,7 @@ class Run:
         return lines[-1] if lines else ""
 
     @property
-    def found(self) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         """What a benchmark's child prints last: an object in JSON."""
         return dict(json.loads(self.stdout.splitlines()[-1]))
 
@@ -95,15 +95,15 @@ def run(
     return Run(seconds, usage.ru_utime + usage.ru_stime, peak / 1e6, child.returncode, *texts)
 
 
-def check(done: Run, command: Sequence[Any]) -> Run:
-    """Returns `done` if its exit code is 0.
+def check(process: Run, command: Sequence[Any]) -> Run:
+    """Returns `process` if its exit code is 0.
 
     Raises:
       RuntimeError: It is not.
     """
-    if done.exit_code:
-        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.exit_code}:\n{done.stderr}")
-    return done
+    if process.exit_code:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.exit_code}:\n{process.stderr}")
+    return process
 
 
 def _wait(pid: int) -> tuple[float, int, Any]:
@@ -115,7 +115,7 @@ def _wait(pid: int) -> tuple[float, int, Any]:
             return peak, status, usage
         before = time.monotonic()
         peak = max(peak, _bytes_of_tree(pid))
-        time.sleep(max(_LOOK_EACH, (time.monotonic() - before) / _LOOKING_AT_MOST))
+        time.sleep(max(_POLL_SECONDS, (time.monotonic() - before) / _MAX_POLL_SHARE))
 
 
 def _kill(pid: int, when: Callable[[], bool]) -> tuple[float, int, Any]:
@@ -151,11 +151,11 @@ def _text(file: Any) -> str:
 
 def in_turn(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
     """Returns what each way gave each time; they take turns, as the machine is not equally fast all the time."""
-    found: dict[str, list[T]] = {name: [] for name in ways}
+    results: dict[str, list[T]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
-            found[name].append(way())
-    return found
+            results[name].append(way())
+    return results
 
 
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -169,19 +169,19 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """Returns what figures depend on: cores, processor, versions, day."""
     lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    processor = found.get("model name", "")
-    if "cpu family" in found:  # a virtual machine may hide the generation in the name
-        processor += f" (family {found['cpu family']}, model {found['model']})"
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    processor = fields.get("model name", "")
+    if "cpu family" in fields:  # a virtual machine may hide the generation in the name
+        processor += f" (family {fields['cpu family']}, model {fields['model']})"
     versions = {"Python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
     cores = len(os.sched_getaffinity(0))
     return {"cores": cores, "processor": processor, "versions": versions, "day": datetime.date.today().isoformat()}
 
 
-def in_words(found: Mapping[str, Any]) -> str:
+def in_words(details: Mapping[str, Any]) -> str:
     """Returns the line that goes with figures measured on that machine."""
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    return f"{found['cores']} cores, {found['processor']}, {found['day']}; {versions}"
+    versions = ", ".join(f"{name} {number}" for name, number in details["versions"].items())
+    return f"{details['cores']} cores, {details['processor']}, {details['day']}; {versions}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,29 +205,31 @@ def keep(part: str, table: Table) -> None:
     RESULTS.mkdir(exist_ok=True)
     flags = [flag for flag in sys.argv[1:] if not flag.startswith("--folder")]  # where files lie changes no figure
     command = " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *flags])
-    found = {"part": part, "command": command, "machine": machine(), **dataclasses.asdict(table)}
-    (RESULTS / f"{part}.json").write_text(json.dumps(found, indent=1) + "\n")
+    report = {"part": part, "command": command, "machine": machine(), **dataclasses.asdict(table)}
+    (RESULTS / f"{part}.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
 def markdown(table: Mapping[str, Any]) -> str:
     """Returns a Table's fields as Markdown."""
     lines = ["| " + " | ".join(table["columns"]) + " |", "|---" * len(table["columns"]) + "|"]
-    lines += ["| " + " | ".join(_cell(row, of) for of in table["columns"].values()) + " |" for row in table["rows"]]
+    lines += [
+        "| " + " | ".join(_cell(row, column) for column in table["columns"].values()) + " |" for row in table["rows"]
+    ]
     return "\n".join([*lines, "", *[f"- {note}" for note in table["notes"]], *[""] * bool(table["notes"])])
 
 
-def against(goals: Sequence[tuple[str, str, float]], found: Mapping[str, float], what: str) -> list[str]:
+def against(goals: Sequence[tuple[str, str, float]], figures: Mapping[str, float], quantity: str) -> list[str]:
     """Returns a line for each goal (one, of another, at most) whose two were found."""
     lines = []
     for one, other, most in goals:
-        if one in found and other in found:
-            ratio = found[one] / found[other]
+        if one in figures and other in figures:
+            ratio = figures[one] / figures[other]
             verdict = "" if ratio <= most else ": MISSED"
-            lines.append(f"{what} of {one}: {ratio:.2f} times {other}; at most {most:.2f} wanted{verdict}")
+            lines.append(f"{quantity} of {one}: {ratio:.2f} times {other}; at most {most:.2f} wanted{verdict}")
     return lines
 
 
-def _cell(row: Mapping[str, Any], of: str) -> str:
-    key, _, form = of.partition(":")
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    key, _, form = column.partition(":")
     value = row.get(key)
     return "" if value is None else str(value) if isinstance(value, str) else format(value, form)

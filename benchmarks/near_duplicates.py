@@ -76,7 +76,7 @@ def read(path: Path) -> Image.Image:
     return Image.open(io.BytesIO(jpeg(image)))
 
 
-def found(folder: Path) -> near_duplicates.Hashes:
+def compare_pictures(folder: Path) -> near_duplicates.Hashes:
     """Prints what is found of changed and of different pictures; returns the hashes of the unchanged."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in (".jpg", ".png", ".webp"))
     measured: dict[str, list[tuple[int, npt.NDArray[np.float32]]]] = {name: [] for name in CHANGES}
@@ -85,7 +85,7 @@ def found(folder: Path) -> near_duplicates.Hashes:
         for name, change in CHANGES.items():
             measured[name].append(measure(change(image)))
     columns = {
-        name: (np.array([h for h, _ in each], np.uint64), [s for _, s in each]) for name, each in measured.items()
+        name: (np.array([h for h, _ in rows], np.uint64), [s for _, s in rows]) for name, rows in measured.items()
     }
     hashes, samples = columns["as it was"]
     print(f"{len(paths)} pictures, {near_duplicates.is_plain(hashes).sum()} too plain\nbits at most{'':24}", *LEVELS)
@@ -125,4 +125,4 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--hashes", type=int, default=100_000, help="how many to time (default: %(default)s)")
     flags = parser.parse_args()
-    timed(found(flags.folder), flags.hashes)
+    timed(compare_pictures(flags.folder), flags.hashes)

@@ -64,9 +64,9 @@ class Way:
         module = "benchmarks.order_peers" if self.python else "benchmarks.order_ours"
         python = self.python or sys.executable
         command = [python, "-W", "ignore", "-m", module, measured, self.name, dataset, json.dumps(arguments)]
-        found = measure.check(measure.run(command), command).found
-        version = f" ({found['version'].split()[-1]})" if "version" in found else ""
-        return {"way": self.title + version} | found
+        result = measure.check(measure.run(command), command).result
+        version = f" ({result['version'].split()[-1]})" if "version" in result else ""
+        return {"way": self.title + version} | result
 
 
 _READ = ("resume", "waits", "cost")
@@ -136,11 +136,11 @@ COST_COLUMNS = {
 
 def ways_of(part: str) -> list[Way]:
     """Returns the ways of a part whose environments are there."""
-    of_part = [way for way in WAYS if part in way.parts]
-    for way in of_part:
+    ways = [way for way in WAYS if part in way.parts]
+    for way in ways:
         if way.python and not way.python.exists():
             print(f"left out: {way.title}, whose environment {way.python} is missing")
-    return [way for way in of_part if way.python is None or way.python.exists()]
+    return [way for way in ways if way.python is None or way.python.exists()]
 
 
 def exact(folder: Path, count: int | None, repeats: int | None) -> Table:
@@ -158,41 +158,43 @@ def exact(folder: Path, count: int | None, repeats: int | None) -> Table:
 def exact_row(way: Way, dataset: Path, shards: Sequence[int]) -> dict[str, Any]:
     """Returns what a way sees of a dataset with each number of hosts, and with a number that changes."""
     num_examples = sum(shards)
-    steps, of_epoch = -(-EXACT_EPOCHS * num_examples // BATCH_SIZE), -(-num_examples // BATCH_SIZE)
+    steps, epoch_steps = -(-EXACT_EPOCHS * num_examples // BATCH_SIZE), -(-num_examples // BATCH_SIZE)
     runs = {f"hosts{hosts}": [{"hosts": hosts, "first_hosts": hosts, "steps": steps}] for hosts in HOSTS}
-    place = {"step": of_epoch // 2} if way.keeps_place else {"seed": 1}
-    first = {"hosts": 2, "first_hosts": 2, "steps": of_epoch // 2}
-    runs["changed"] = [first, {"hosts": 4, "first_hosts": 2, "steps": of_epoch - of_epoch // 2} | place]
-    found, numbers = seen(way, dataset, runs)
-    row = {"way": found["way"], "shards": " + ".join(map(str, shards))}
-    for name, without in found["without"].items():
+    place = {"step": epoch_steps // 2} if way.keeps_place else {"seed": 1}
+    first = {"hosts": 2, "first_hosts": 2, "steps": epoch_steps // 2}
+    runs["changed"] = [first, {"hosts": 4, "first_hosts": 2, "steps": epoch_steps - epoch_steps // 2} | place]
+    result, numbers = record_numbers(way, dataset, runs)
+    row = {"way": result["way"], "shards": " + ".join(map(str, shards))}
+    for name, num_idle in result["without"].items():
         counts = np.bincount(numbers[name], minlength=num_examples)
-        no_step = f"no step: {without} host{'s' * (without > 1)} without a shard"
+        no_step = f"no step: {num_idle} host{'s' * (num_idle > 1)} without a shard"
         if name == "changed":
-            row |= {"never": no_step if without else f"{(counts == 0).sum():,}"}
-            row |= {"again": "" if without else f"{(counts > 1).sum():,}"}
+            row |= {"never": no_step if num_idle else f"{(counts == 0).sum():,}"}
+            row |= {"again": "" if num_idle else f"{(counts > 1).sum():,}"}
         else:
-            row[name] = no_step if without else f"{counts.min():,} to {counts.max():,}"
+            row[name] = no_step if num_idle else f"{counts.min():,} to {counts.max():,}"
     return row
 
 
-def seen(way: Way, dataset: Path, runs: dict[str, list[dict[str, int]]]) -> tuple[dict[str, Any], dict[str, Numbers]]:
-    """Returns (what order_measures.seen() returns, numbers of the records in the order of the steps of each run).
+def record_numbers(
+    way: Way, dataset: Path, runs: dict[str, list[dict[str, int]]]
+) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """Returns (what order_measures.save_numbers() returns, numbers of the records in each run's order of steps).
 
     Raises:
       RuntimeError: Our own readers did not read what the arithmetic says.
     """
     with tempfile.TemporaryDirectory() as temporary:
         output = f"{temporary}/numbers.npz"
-        found = way.run("seen", dataset, step_records=BATCH_SIZE, runs=runs, output=output)
+        result = way.run("seen", dataset, step_records=BATCH_SIZE, runs=runs, output=output)
         with np.load(output) as saved:
             numbers = dict(saved)
     if way.name == "ours":
         order = Order(read_manifest(dataset).split("train").num_examples, BATCH_SIZE)
-        for run, of_run in numbers.items():
-            if (of_run != order.batches(0, len(of_run) // BATCH_SIZE).reshape(-1)).any():
+        for run, run_numbers in numbers.items():
+            if (run_numbers != order.batches(0, len(run_numbers) // BATCH_SIZE).reshape(-1)).any():
                 raise RuntimeError(f"{dataset}, {run}: the records are not those of the order")
-    return found, numbers
+    return result, numbers
 
 
 def photographs(folder: Path, count: int | None) -> tuple[Path, int]:
@@ -230,7 +232,7 @@ def cost(folder: Path, count: int | None, repeats: int | None) -> Table:
 def medians(part: str, dataset: Path, arguments: dict[str, Any], repeats: int) -> list[dict[str, Any]]:
     """Returns a row for each way of a part, all of them run in turn."""
     runs = {way.name: functools.partial(way.run, part, dataset, **arguments) for way in ways_of(part)}
-    return [measure.medians(found) for found in measure.in_turn(runs, repeats).values()]
+    return [measure.medians(results) for results in measure.in_turn(runs, repeats).values()]
 
 
 def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
@@ -252,8 +254,8 @@ def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
     dataset = make_records(folder, even_shards(count, SHARDS), TINY_BYTES)
     for way in ways_of("mixing"):
         if way.name != "ours":
-            found, numbers = seen(way, dataset, {"of": [{"hosts": 1, "steps": steps}]})
-            add(found["way"], numbers["of"])
+            result, numbers = record_numbers(way, dataset, {"of": [{"hosts": 1, "steps": steps}]})
+            add(result["way"], numbers["of"])
     return Table(rows, MIXING_COLUMNS)
 
 
@@ -261,13 +263,13 @@ def summary(folder: Path, count: int | None, repeats: int | None) -> Table:
     """The most telling columns of the other parts, as they were last measured, of the ways that were in all of them."""
     rows = []
     for way in (way for way in WAYS if way.name in SUMMARIZED):
-        of_parts = []
+        part_rows = []
         for part in way.parts:
             result = json.loads((measure.RESULTS / f"order_{part}.json").read_text())
             title = f"{way.title}, blocks of {BLOCKS[-1]}" if way.name == "ours" and part == "mixing" else way.title
-            of_parts += [of for of in result["rows"] if of["way"].startswith(title)][:1]
-        if len(of_parts) == len(way.parts):  # else its environment is missing
-            row: dict[str, Any] = dict(collections.ChainMap(*of_parts))
+            part_rows += [entry for entry in result["rows"] if entry["way"].startswith(title)][:1]
+        if len(part_rows) == len(way.parts):  # else its environment is missing
+            row: dict[str, Any] = dict(collections.ChainMap(*part_rows))
             rows.append(row | {"resumed": row["read_mb"] / row["used_mb"]})
     return Table(rows, SUMMARY_COLUMNS)
 

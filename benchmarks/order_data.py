@@ -57,23 +57,26 @@ def write_tfrecords(folder: Path, shards: Sequence[int], mean_bytes: int) -> Non
     """Writes the shards, the lengths of their records and the manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
-    pool, written, lengths, first = random.bytes(4 * mean_bytes), [], {}, 0
+    pool, entries, lengths, first = random.bytes(4 * mean_bytes), [], {}, 0
     for place, count in enumerate(shards):
         name, sha256 = shard_name("train", place, len(shards)), hashlib.sha256()
         framed_bytes = []
         with (folder / name).open("wb") as file:
             for number in range(first, first + count):
-                begin, of = random.integers(2 * mean_bytes), random.integers(2 * mean_bytes // 3, 4 * mean_bytes // 3)
-                framed = frame(encode(_record(number, b"\xff\xd8" + pool[begin : begin + of] + b"\xff\xd9")))
+                begin, length = (
+                    random.integers(2 * mean_bytes),
+                    random.integers(2 * mean_bytes // 3, 4 * mean_bytes // 3),
+                )
+                framed = frame(encode(_record(number, b"\xff\xd8" + pool[begin : begin + length] + b"\xff\xd9")))
                 file.write(framed)
                 sha256.update(framed)
                 framed_bytes.append(len(framed))
         size, first = sum(framed_bytes), first + count
         lengths[name] = np.array(framed_bytes, np.int64)
-        written.append(Shard(name, count, size, sha256.hexdigest()))
+        entries.append(Shard(name, count, size, sha256.hexdigest()))
     with (folder / LENGTHS_NAME).open("wb") as lengths_file:
         write_lengths(lengths_file, lengths)
-    split = Split(tuple(written), (first,), (1, 1.0, 1), (1, 1.0, 1), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    split = Split(tuple(entries), (first,), (1, 1.0, 1), (1, 1.0, 1), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     manifest = Manifest(str(folder), ("any",), 0, {"train": split}, first, {}, {}, hashlib.sha256().hexdigest())
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
 

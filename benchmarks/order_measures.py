@@ -63,7 +63,7 @@ class Ask:
 Way = Callable[[Ask], Iterator[Sequence[Any]]]
 
 
-def seen(
+def save_numbers(
     way: Way, dataset: Path, step_records: int, runs: Mapping[str, Sequence[Mapping[str, int]]], output: str
 ) -> dict[str, Any]:
     """Saves the numbers of the records that all hosts of each run see, step after step, as int64 of an .npz.
@@ -78,26 +78,28 @@ def seen(
     Returns:
       {"without": {run: number of hosts that got no batch}}; of a run with such hosts no numbers are saved.
     """
-    saved, without = {}, {}
+    saved, num_idle = {}, {}
     for name, phases in runs.items():
         parts = [_phase(way, dataset, step_records, phase) for phase in phases]
-        without[name] = max(hosts for _, hosts in parts)
-        saved[name] = np.concatenate([numbers for numbers, _ in parts]) if not without[name] else np.empty(0, np.int64)
+        num_idle[name] = max(hosts for _, hosts in parts)
+        saved[name] = np.concatenate([numbers for numbers, _ in parts]) if not num_idle[name] else np.empty(0, np.int64)
     np.savez(output, **saved)
-    return {"without": without}
+    return {"without": num_idle}
 
 
 def _phase(way: Way, dataset: Path, step_records: int, phase: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], int]:
     """Returns (numbers of the records of all hosts, number of hosts that got no batch)."""
-    asked = {name: value for name, value in phase.items() if name != "steps"}
-    found = []
+    fields = {name: value for name, value in phase.items() if name != "steps"}
+    host_numbers = []
     for host in range(phase["hosts"]):
-        batches = way(Ask(dataset, step_records // phase["hosts"], host, **asked))
-        found.append([[number_of(of) for of in batch] for batch in itertools.islice(batches, phase["steps"])])
-    without = sum(not of_host for of_host in found)
-    if without:
-        return np.empty(0, np.int64), without
-    return np.concatenate([np.array(of_host, np.int64) for of_host in found], axis=1).reshape(-1), 0
+        batches = way(Ask(dataset, step_records // phase["hosts"], host, **fields))
+        host_numbers.append(
+            [[number_of(record) for record in batch] for batch in itertools.islice(batches, phase["steps"])]
+        )
+    num_idle = sum(not numbers for numbers in host_numbers)
+    if num_idle:
+        return np.empty(0, np.int64), num_idle
+    return np.concatenate([np.array(numbers, np.int64) for numbers in host_numbers], axis=1).reshape(-1), 0
 
 
 def resume(way: Way, dataset: Path, batch_size: int, step: int) -> dict[str, Any]:
@@ -165,6 +167,11 @@ def main(ways: Mapping[str, Way], version: Callable[[str], str] | None = None) -
       version: Function that returns the package and the version of a way; None if it is not shown.
     """
     measured, way, dataset, arguments = sys.argv[1:]
-    functions: dict[str, Callable[..., dict[str, Any]]] = {"seen": seen, "resume": resume, "waits": waits, "cost": cost}
-    found = functions[measured](ways[way], Path(dataset), **json.loads(arguments))
-    print(json.dumps(found | ({"version": version(way)} if version else {})))
+    functions: dict[str, Callable[..., dict[str, Any]]] = {
+        "seen": save_numbers,
+        "resume": resume,
+        "waits": waits,
+        "cost": cost,
+    }
+    result = functions[measured](ways[way], Path(dataset), **json.loads(arguments))
+    print(json.dumps(result | ({"version": version(way)} if version else {})))

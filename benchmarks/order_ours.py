@@ -17,7 +17,7 @@ import tensorflow as tf
 from benchmarks.order_measures import Ask, Way, main, read_manifest
 from tpu_input.pipeline.lanes import lane_records
 from tpu_input.pipeline.order import Order
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import no_autograph
 
 SHUFFLE_RECORDS = 16_384
 SHARDS_AT_ONCE = 16
@@ -30,12 +30,12 @@ def ours(ask: Ask, ends: bool = False) -> Iterator[Sequence[Any]]:
       ask: What to read.
       ends: Whether the step at which reading ends is known in advance, as with end_step of make_train_input_fn.
     """
-    manifest, own = read_manifest(ask.dataset), ask.batch_size
+    manifest, batch_size = read_manifest(ask.dataset), ask.batch_size
     order = Order(manifest.split("train").num_examples, ask.step_records, ask.seed)
     end = ask.step + ask.num_steps if ends and ask.num_steps else None
-    positions = range(ask.host * own, (ask.host + 1) * own)
+    positions = range(ask.host * batch_size, (ask.host + 1) * batch_size)
     records = lane_records(manifest, "train", order, positions, ask.step, end)
-    return _batches(records.map(plain(lambda _, serialized: serialized)), ask)
+    return _batches(records.map(no_autograph(lambda _, serialized: serialized)), ask)
 
 
 def tf_data(ask: Ask, repeat_first: bool) -> Iterator[Sequence[Any]]:

@@ -41,7 +41,7 @@ def write_array_record(dataset: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     for shard, payloads in _shards(dataset):
-        writer = ArrayRecordWriter(str(_made(dataset / "array_record") / shard), "group_size:1,uncompressed")
+        writer = ArrayRecordWriter(str(_make_folder(dataset / "array_record") / shard), "group_size:1,uncompressed")
         for payload in payloads:
             writer.write(payload)
         writer.close()
@@ -66,7 +66,7 @@ def _shards(dataset: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
             yield shard.name, (payload for _, payload in read_frames(file))
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
 

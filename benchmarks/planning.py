@@ -88,10 +88,10 @@ def child(checkout: Path, code: str, *args: object) -> Any:
     """Returns what a program prints that runs in a checkout."""
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=checkout, env=environment)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, cwd=checkout, env=environment)
+    if process.returncode:
+        raise RuntimeError(process.stderr)
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def measure(ways: dict[str, tuple[Path, str]], folder: object, count: int, repeats: int) -> None:
@@ -117,12 +117,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--base", type=Path, help="checkout of an earlier commit")
     flags = parser.parse_args()
-    here = {"without Beam": (ROOT, "here"), "by Beam's local runner": (ROOT, "beam")}
+    current = {"without Beam": (ROOT, "here"), "by Beam's local runner": (ROOT, "beam")}
     base = {"base, by Beam's local runner": (flags.base, "beam")} if flags.base else {}
     print("\n| images | planned | CPU µs per image | CPU s | CPU s of imports | peak |\n|---|---|---|---|---|---|")
     data = [os.urandom(300 + 17 * number) for number in range(_DISTINCT)]
     for count in map(int, filter(None, flags.counts.split(","))):
-        measure({**base, **here}, make_files(flags.folder / str(count), count, data), count, flags.repeats)
+        measure({**base, **current}, make_files(flags.folder / str(count), count, data), count, flags.repeats)
     if flags.rows:
         measure({"without Beam, rows made up": (ROOT, "here")}, flags.rows, flags.rows, 1)
     from benchmarks.corpus import make_corpus

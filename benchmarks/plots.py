@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs"))
     flags = parser.parse_args()
     for name, (part, draw) in PLOTS.items():
-        found = flags.results / f"{part}.json"
-        if not found.exists():
-            print(f"left out: {name}, as {found} is missing")
+        path = flags.results / f"{part}.json"
+        if not path.exists():
+            print(f"left out: {name}, as {path} is missing")
             continue
-        result = json.loads(found.read_text())
+        result = json.loads(path.read_text())
         plot(draw, result["rows"], measure.in_words(result["machine"]), flags.output / f"benchmark_{name}.svg")
         print(flags.output / f"benchmark_{name}.svg")
 
@@ -75,10 +75,10 @@ def inputs(axes: Sequence[Axes], rows: Rows) -> None:
 def bars(axes: Axes, rows: Rows, key: str, title: str, label: str) -> None:
     """Draws a bar for each way, in the rows' order; ours, and others that decode or copy, in different colors."""
     names, values = [row["way"] for row in rows], [row[key] for row in rows]
-    drawn = axes.barh(names, values)
-    for bar, row in zip(drawn, rows, strict=True):
+    container = axes.barh(names, values)
+    for bar, row in zip(container, rows, strict=True):
         bar.set(**_KINDS[_kind(row)])
-    axes.bar_label(drawn, [f"{value:,.2f}" if value < 10 else f"{value:,.0f}" for value in values], padding=3)
+    axes.bar_label(container, [f"{value:,.2f}" if value < 10 else f"{value:,.0f}" for value in values], padding=3)
     axes.invert_yaxis()
     axes.set(title=title, xlabel=label)
     axes.margins(x=0.15)
@@ -100,10 +100,10 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 
 def _legend(axes: Axes, kinds: set[str]) -> None:
-    shown = [Patch(**style, label=name) for name, style in _KINDS.items() if name in kinds]
+    handles = [Patch(**style, label=name) for name, style in _KINDS.items() if name in kinds]
     figure = axes.get_figure()
     assert figure
-    figure.legend(handles=shown, loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
 
 
 def is_ours(name: str) -> bool:
@@ -114,12 +114,12 @@ def growth(axes: Sequence[Axes], rows: Rows) -> None:
     names = list(dict.fromkeys(row["way"] for row in rows))
     others = [name for name in names if not is_ours(name)]
     for number, name in enumerate(names):
-        of = [row for row in rows if row["way"] == name]
+        points = [row for row in rows if row["way"] == name]
         in_cycle = 1 + others.index(name) % (len(_CYCLE) - 1) if name in others else 0
         style = _line(in_cycle) | {"marker": _MARKERS[number % len(_MARKERS)]}
         style |= {"linewidth": 2.5 if is_ours(name) else 1, "label": name}
-        axes[0].plot([row["images"] for row in of], [row["seconds"] for row in of], **style)
-        axes[1].plot([row["images"] for row in of], [row["peak_mb"] for row in of], **style)
+        axes[0].plot([row["images"] for row in points], [row["seconds"] for row in points], **style)
+        axes[1].plot([row["images"] for row in points], [row["peak_mb"] for row in points], **style)
     for chart, title, label in zip(axes, ("Time", "Memory"), ("seconds", "peak memory, MB"), strict=True):
         chart.set(xscale="log", yscale="log", xlabel="images of 48 × 36 pixels", ylabel=label)
         chart.set_title(f"{title} ({_LOWER})")
@@ -129,11 +129,11 @@ def growth(axes: Sequence[Axes], rows: Rows) -> None:
 
 def hosts(axes: Sequence[Axes], rows: Rows) -> None:
     for number, shards in enumerate(dict.fromkeys(row["shards"] for row in rows)):
-        of = [row for row in rows if row["shards"] == shards]
-        numbers = [row["hosts"] for row in of]
+        points = [row for row in rows if row["shards"] == shards]
+        numbers = [row["hosts"] for row in points]
         style = _line(number) | {"label": f"{shards:,} shards"}
-        axes[0].plot(numbers, [row["seconds"] for row in of], **style)
-        axes[1].plot(numbers, [row["peak_mb"] for row in of], **style)
+        axes[0].plot(numbers, [row["seconds"] for row in points], **style)
+        axes[1].plot(numbers, [row["peak_mb"] for row in points], **style)
     texts = (("Start of a host", "first batch after, seconds"), ("Memory of a host", "peak memory, MB"))
     for chart, (title, label) in zip(axes, texts, strict=True):
         chart.set(xscale="log", xlabel="hosts", ylabel=label, xticks=numbers, xticklabels=numbers)
@@ -150,12 +150,12 @@ def _line(number: int) -> dict[str, Any]:
 def frameworks(axes: Sequence[Axes], rows: Rows) -> None:
     """Draws loss and accuracy by step, a line for each framework, with the range of the accuracy over the seeds."""
     for number, way in enumerate(dict.fromkeys(row["way"] for row in rows)):
-        of = [row for row in rows if row["way"] == way]
-        steps, color = [row["step"] for row in of], _CYCLE[number]
+        points = [row for row in rows if row["way"] == way]
+        steps, color = [row["step"] for row in points], _CYCLE[number]
         style = {"color": color, "marker": _MARKERS[number], "markersize": 4, "label": way}
-        axes[0].plot(steps, [row["loss"] for row in of], **style)
-        axes[1].plot(steps, [100 * row["accuracy"] for row in of], **style)
-        low, high = ([100 * row[key] for row in of] for key in ("lowest", "highest"))
+        axes[0].plot(steps, [row["loss"] for row in points], **style)
+        axes[1].plot(steps, [100 * row["accuracy"] for row in points], **style)
+        low, high = ([100 * row[key] for row in points] for key in ("lowest", "highest"))
         axes[1].fill_between(steps, low, high, color=color, alpha=0.12, linewidth=0)
     axes[0].set(title=f"Training loss ({_LOWER})", xlabel="step", ylabel="cross-entropy", yscale="log")
     axes[1].set(title=f"Validation accuracy ({_HIGHER})", xlabel="step", ylabel="accuracy, %", ylim=(None, 100))

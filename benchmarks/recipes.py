@@ -41,15 +41,15 @@ def accuracies(folder: Path, recipe: str, seeds: Sequence[int], **options: Any) 
     images = folder / "digits"
     if not images.exists():
         write_sample(str(images))
-    found = dict[int, list[float]]()
+    by_step = dict[int, list[float]]()
     for seed in seeds:
         dataset, model_dir = f"{folder}/dataset{seed}", f"{folder}/{recipe}{seed}"
         convert(ConvertOptions(sources=(Source(str(images)),), output=dataset, splits=SPLITS, seed=seed))
-        chosen = read_recipe(recipe) | RECIPES[recipe] | {"trainer": "tf_distribute", "seed": seed} | options
-        train(dataset, model_dir, report=lambda line: None, **chosen)
+        settings = read_recipe(recipe) | RECIPES[recipe] | {"trainer": "tf_distribute", "seed": seed} | options
+        train(dataset, model_dir, report=lambda line: None, **settings)
         for row in read_history(model_dir):
-            found.setdefault(row.step, []).append(row.values["accuracy"])
-    return found
+            by_step.setdefault(row.step, []).append(row.values["accuracy"])
+    return by_step
 
 
 def main() -> None:
@@ -57,16 +57,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     flags = parser.parse_args()
     rows = []
-    of_all: dict[int | str, list[float]]
+    complete: dict[int | str, list[float]]
     for recipe in RECIPES:
         with tempfile.TemporaryDirectory() as folder:
-            found = accuracies(Path(folder), recipe, range(flags.seeds))
+            by_step = accuracies(Path(folder), recipe, range(flags.seeds))
         # Where a recipe has epochs, seeds differ in their last step, as they do in the number of training images.
-        of_all = {step: values for step, values in found.items() if len(values) == flags.seeds}
-        last = sorted(found.keys() - of_all.keys())
+        complete = {step: values for step, values in by_step.items() if len(values) == flags.seeds}
+        last = sorted(by_step.keys() - complete.keys())
         if last:
-            of_all[f"{last[0]} to {last[-1]}"] = [value for step in last for value in found[step]]
-        for step, values in of_all.items():
+            complete[f"{last[0]} to {last[-1]}"] = [value for step in last for value in by_step[step]]
+        for step, values in complete.items():
             spread = {"mean": statistics.mean(values), "lowest": min(values), "highest": max(values)}
             rows.append({"recipe": recipe, "step": step, **spread})
     changed = RECIPES["small_photos"]

@@ -21,7 +21,7 @@ from beam_pipelines.conversion.plan import BUCKET_BITS
 from beam_pipelines.conversion.planning.cutting import range_bits
 from beam_pipelines.dry_run import IMAGES_A_SECOND
 from benchmarks.corpus import make_corpus
-from benchmarks.scale_runs import CUT, INDEX, MANIFEST, SHUFFLE, WHOLE, child
+from benchmarks.scale_runs import CONVERSION, CUT, INDEX, MANIFEST, SHUFFLE, child
 
 SMALL = (48, 36)
 SMALL_SHARD = 1_000_000
@@ -102,7 +102,7 @@ def check(folder: Path, counts: list[int]) -> None:
     for count in counts:
         make_corpus(folder / f"small{count}", count, size=SMALL)
         elements, num_bytes = run(SHUFFLE, folder, count)
-        measured = run(WHOLE, folder, count) | {"shuffled_elements": elements, "shuffled_bytes": num_bytes}
+        measured = run(CONVERSION, folder, count) | {"shuffled_elements": elements, "shuffled_bytes": num_bytes}
         measured["index_bytes"] = child(INDEX, count, measured["shards"])
         predicted = dataclasses.asdict(formula(count, measured["record_bytes"], SMALL_SHARD))
         columns.append(
@@ -123,26 +123,26 @@ def run(code: str, folder: Path, count: int) -> Any:
 def predictions(sizes: Sequence[tuple[int, float, float]] = SIZES) -> list[str]:
     """Returns the lines of a Markdown table: the formulas for (images, bytes per record, bytes per shard)."""
     unit = Unit()
-    scales = [formula(*each) for each in sizes]
+    scales = [formula(*scale) for scale in sizes]
     rates = {"reads": 5000 * 3600, "writes": 1000 * 3600}  # of a bucket, per hour, at first
     lines = {
         "bytes per shard": [in_units(shard) for _, _, shard in sizes],
         "bytes of all shards": [in_units(images * record) for images, record, _ in sizes],
-        "shards": [counted(each.shards) for each in scales],
-        "elements in the shuffle": [counted(each.shuffled_elements) for each in scales],
-        "bytes in the shuffle": [in_units(each.shuffled_bytes) for each in scales],
-        "rows of the largest range of the order": [counted(each.largest_range_rows) for each in scales],
-        "memory to plan on one machine": [in_units(each.planning_memory) for each in scales],
-        "memory to cut the largest range": [in_units(each.largest_range_rows * unit.grouped_row) for each in scales],
+        "shards": [counted(scale.shards) for scale in scales],
+        "elements in the shuffle": [counted(scale.shuffled_elements) for scale in scales],
+        "bytes in the shuffle": [in_units(scale.shuffled_bytes) for scale in scales],
+        "rows of the largest range of the order": [counted(scale.largest_range_rows) for scale in scales],
+        "memory to plan on one machine": [in_units(scale.planning_memory) for scale in scales],
+        "memory to cut the largest range": [in_units(scale.largest_range_rows * unit.grouped_row) for scale in scales],
         "memory to commit, 1 % rejected": [in_units(images / 100 * unit.rejection) for images, _, _ in sizes],
-        "working files": [in_units(each.working_bytes) for each in scales],
-        "manifest": [in_units(each.manifest_bytes) for each in scales],
-        "indexes": [in_units(each.index_bytes) for each in scales],
-        "reads": [counted(each.reads) for each in scales],
-        "writes": [counted(each.writes) for each in scales],
-        "requests for a size": [counted(each.stats) for each in scales],
-        "reads at 5,000 per second": [in_time(each.reads / rates["reads"]) for each in scales],
-        "writes at 1,000 per second": [in_time(each.writes / rates["writes"]) for each in scales],
+        "working files": [in_units(scale.working_bytes) for scale in scales],
+        "manifest": [in_units(scale.manifest_bytes) for scale in scales],
+        "indexes": [in_units(scale.index_bytes) for scale in scales],
+        "reads": [counted(scale.reads) for scale in scales],
+        "writes": [counted(scale.writes) for scale in scales],
+        "requests for a size": [counted(scale.stats) for scale in scales],
+        "reads at 5,000 per second": [in_time(scale.reads / rates["reads"]) for scale in scales],
+        "writes at 1,000 per second": [in_time(scale.writes / rates["writes"]) for scale in scales],
         f"listing {FOLDERS:,} class folders, 5,000 names per second each": [
             in_time(images / 5000 / FOLDERS / 3600) for images, _, _ in sizes
         ],

@@ -38,7 +38,7 @@ for counter in pipeline.result.metrics().query()["counters"]:
 print(json.dumps([counted["elements"], counted["bytes"]]))
 """
 # A whole conversion in one process: calls to storage, memory, and what stands in the working folder at the end.
-WHOLE = """
+CONVERSION = """
 import importlib, json, re, sys
 from collections import Counter
 from pathlib import Path
@@ -153,7 +153,7 @@ print(json.dumps([path.stat().st_size, time.monotonic() - start, peak() - before
 def child(code: str, *args: object) -> Any:
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}  # as the command sets it
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else []
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if process.returncode:
+        raise RuntimeError(process.stderr)
+    return json.loads(process.stdout.splitlines()[-1]) if process.stdout else []

@@ -20,7 +20,7 @@ from benchmarks.planning import ROOT, child
 
 _PHOTOGRAPHS, _SMALL_IMAGES = 1000, 20_000
 
-_OWN = """
+_PROGRAM = """
 import hashlib, importlib, json, os, resource, sys, tempfile
 from pathlib import Path
 convert = importlib.import_module("beam_pipelines.convert")
@@ -69,10 +69,10 @@ def main() -> None:
         for _ in range(flags.repeats):
             for code, checkout in {"base": flags.base, "this": ROOT}.items():
                 if checkout:
-                    runs.setdefault(code, []).append(child(checkout, _OWN, folder))
+                    runs.setdefault(code, []).append(child(checkout, _PROGRAM, folder))
         for code, results in runs.items():
-            own, floor = (statistics.median(run[column] for run in results) for column in range(2))
-            print(f"| {name} | {code} | {own:.0f} | {floor:.0f} |", flush=True)
+            cpu_us, floor = (statistics.median(run[column] for run in results) for column in range(2))
+            print(f"| {name} | {code} | {cpu_us:.0f} | {floor:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

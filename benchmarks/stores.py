@@ -38,9 +38,9 @@ def convert(uri: str, output: Path, environment: dict[str, str]) -> measure.Run:
     variables = [f"{name}={value}" for name, value in environment.items()]
     command = ["env", *variables, sys.executable, "-W", "ignore", "-m", "jpeg2tpu", "convert"]
     command += [f"--input={uri}", f"--output={output}", "--num_processes=2"]
-    done = measure.check(measure.run(command), command)
+    run = measure.check(measure.run(command), command)
     shutil.rmtree(output)
-    return done
+    return run
 
 
 def compare_reads(count: int, repeats: int) -> measure.Table:
@@ -100,10 +100,10 @@ def main() -> None:
     rows = [
         {
             "inputs": name,
-            "cpu_ms": 1000 * statistics.median(run.cpu_seconds for run in found) / flags.images,
-            "peak_mb": statistics.median(run.peak_mb for run in found),
+            "cpu_ms": 1000 * statistics.median(run.cpu_seconds for run in results) / flags.images,
+            "peak_mb": statistics.median(run.peak_mb for run in results),
         }
-        for name, found in runs.items()
+        for name, results in runs.items()
     ]
     columns = {"inputs": "inputs", "CPU ms per image": "cpu_ms:.2f", "memory, MB": "peak_mb:,.0f"}
     measure.keep("stores", measure.Table(rows, columns))

@@ -44,15 +44,15 @@ def with_peers(readme: str, benchmarks: str) -> str:
     lines = [line.strip("|").split("|") for line in table.split("\n") if line.startswith("| ")]
     header, *rows = ([cell.strip() for cell in line] for line in lines)
     measured = [dict(zip(header, row, strict=True)) for row in rows]
-    made = ["| each image is | by | images/s | CPU s | peak MB |", "|---|---|---|---|---|"]
+    output = ["| each image is | by | images/s | CPU s | peak MB |", "|---|---|---|---|---|"]
     for kind in _KINDS:
         for row in measured:
             if _kind(row["looks at"]) == kind:
                 name = f"**{row['way']}**" if row["way"].startswith("convert") else row["way"]
                 values = [row[column] for column in ("images/s", "CPU s", "peak MB")]
-                made.append("| " + " | ".join([kind, name, *values]) + " |")
+                output.append("| " + " | ".join([kind, name, *values]) + " |")
     source = table[table.rindex("(`") :].partition(" <!--")[0].removesuffix("<!-- end -->").strip()
-    return _PEERS.sub(lambda marked: f"{marked[1]}\n" + "\n".join(made) + f"\n\n{source}\n\n{marked[2]}", readme)
+    return _PEERS.sub(lambda marked: f"{marked[1]}\n" + "\n".join(output) + f"\n\n{source}\n\n{marked[2]}", readme)
 
 
 def with_formulas(page: str) -> str:
@@ -74,11 +74,11 @@ def filled(page: str, results: Path) -> str:
 
     def fill(marked: re.Match[str]) -> str:
         begin, part, end = marked.groups()
-        found = results / f"{part}.json"
-        if not found.exists():
-            print(f"left as it is: {part}, as {found} is missing")
+        path = results / f"{part}.json"
+        if not path.exists():
+            print(f"left as it is: {part}, as {path} is missing")
             return marked[0]
-        result = json.loads(found.read_text())
+        result = json.loads(path.read_text())
         source = f"(`{result['command']}`; {measure.in_words(result['machine'])}.)"
         return f"{begin}\n{measure.markdown(result)}\n{source}\n\n{end}"
 

@@ -72,7 +72,7 @@ def generation(topology: str) -> str:
     return topology.partition(":")[0]
 
 
-def kept_rows(notes: list[str]) -> list[dict[str, Any]]:
+def earlier_rows(notes: list[str]) -> list[dict[str, Any]]:
     """Returns the rows of an earlier run whose steps were built with the same options.
 
     Raises:
@@ -81,34 +81,34 @@ def kept_rows(notes: list[str]) -> list[dict[str, Any]]:
     path = measure.RESULTS / "tpu_bounds.json"
     if not path.exists():
         return []
-    found: dict[str, Any] = json.loads(path.read_text())
-    if found["notes"] != notes:
-        raise SystemExit(f"error: {path} is of other options; move it away first: {found['notes'][0]}")
-    return list(found["rows"])
+    report: dict[str, Any] = json.loads(path.read_text())
+    if report["notes"] != notes:
+        raise SystemExit(f"error: {path} is of other options; move it away first: {report['notes'][0]}")
+    return list(report["rows"])
 
 
 def libtpu_version() -> str:
-    found = re.search(r"^libtpu==(\S+)", Path("constraints/preflight.txt").read_text(), re.MULTILINE)
-    return found[1] if found else "of unknown version"
+    match = re.search(r"^libtpu==(\S+)", Path("constraints/preflight.txt").read_text(), re.MULTILINE)
+    return match[1] if match else "of unknown version"
 
 
 def row(network: str, topology: str, hlo: bytes, batch_size: int, compiler: str) -> dict[str, Any]:
     """Returns a row of the table."""
-    place, named = find_topology(topology), {"network": network, "tpu": generation(topology)}
+    place, labels = find_topology(topology), {"network": network, "tpu": generation(topology)}
     try:
-        found = Compiler(compiler, place)(hlo)
+        compiled = Compiler(compiler, place)(hlo)
     except ValueError as error:
         if "rejects the step" not in str(error):
             raise
         print(f"{network}, {topology}: {error}", flush=True)
-        return named | {"limit": "the compiler fails"}
-    if isinstance(found, TooLarge):
-        return named | {"gib": found.needs / 2**30, "limit": "does not fit"}
-    bound = pace(found.flops, found.bytes_accessed, place, batch_size)
-    return named | {
-        "gib": found.bytes / 2**30,
-        "gflop": found.flops / batch_size / 1e9,
-        "mb": found.bytes_accessed / batch_size / 1e6,
+        return labels | {"limit": "the compiler fails"}
+    if isinstance(compiled, TooLarge):
+        return labels | {"gib": compiled.needs / 2**30, "limit": "does not fit"}
+    bound = pace(compiled.flops, compiled.bytes_accessed, place, batch_size)
+    return labels | {
+        "gib": compiled.bytes / 2**30,
+        "gflop": compiled.flops / batch_size / 1e9,
+        "mb": compiled.bytes_accessed / batch_size / 1e6,
         "limit": "arithmetic" if bound.compute_seconds >= bound.memory_seconds else "memory bandwidth",
         "images": bound.images_per_second * place.chip.cores,
     }
@@ -133,15 +133,25 @@ def main() -> None:
             f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by libtpu {libtpu_version()}; a "
             "chip of v3 has two cores, others one"
         ]
-        asked = [(name, generation(of)) for name in flags.networks.split(",") for of in flags.topologies.split(",")]
-        rows = [each for each in kept_rows(notes) if not flags.again or (each["network"], each["tpu"]) not in asked]
+        requested = [
+            (name, generation(topology))
+            for name in flags.networks.split(",")
+            for topology in flags.topologies.split(",")
+        ]
+        rows = [
+            entry
+            for entry in earlier_rows(notes)
+            if not flags.again or (entry["network"], entry["tpu"]) not in requested
+        ]
         for network in flags.networks.split(","):
-            done = {each["tpu"] for each in rows if each["network"] == network}
-            topologies = [of for of in flags.topologies.split(",") if generation(of) not in done]
+            generations = {entry["tpu"] for entry in rows if entry["network"] == network}
+            topologies = [
+                topology for topology in flags.topologies.split(",") if generation(topology) not in generations
+            ]
             if not topologies:
                 continue
-            named = dataclasses.replace(config, network=network)
-            hlo = lower(checks.make_step(named, f"{folder}/model", spec)).serialized
+            variant = dataclasses.replace(config, network=network)
+            hlo = lower(checks.make_step(variant, f"{folder}/model", spec)).serialized
             for topology in topologies:
                 rows.append(row(network, topology, hlo, flags.batch_size, os.path.abspath(flags.compiler)))
                 measure.keep("tpu_bounds", measure.Table(rows, COLUMNS, notes))

@@ -40,8 +40,8 @@ COLUMNS = {
     "CPU s to the end of the first step": "first:.1f",
     "CPU ms of a step": "step:.0f",
 }
-COLD, KEPT, OTHER = "jax, first run", "jax, later run", "tf_distribute"
-FIRST_GOALS = {COLD: 10.0, KEPT: 4.0}  # CPU seconds
+COLD, CACHED, OTHER = "jax, first run", "jax, later run", "tf_distribute"
+FIRST_GOALS = {COLD: 10.0, CACHED: 4.0}  # CPU seconds
 STEP_GOAL = 1.3  # times tf_distribute's
 # A training that prints the CPU time until the end of some steps and then ends.
 PROGRAM = """
@@ -81,11 +81,11 @@ def train(newest: str, dataset: Path, network: str, way: str, cache: Path) -> di
         home = f"{folder}/home" if way == COLD else str(cache)  # ours is the folder of compiled programs in it
         Path(home).mkdir(exist_ok=True)
         command = [newest, "-W", "ignore", "-c", PROGRAM, str(ends), "train", *flags]
-        done = measure.run(command, HOME=home, PYTHONPATH=".", JAX_COMPILATION_CACHE_DIR="")
-        seconds = measure.check(done, command).found
-    found = {"first": seconds["1"]}
+        run = measure.run(command, HOME=home, PYTHONPATH=".", JAX_COMPILATION_CACHE_DIR="")
+        seconds = measure.check(run, command).result
+    costs = {"first": seconds["1"]}
     return (
-        found if way == COLD else found | {"step": 1000 * (seconds[str(STEPS)] - seconds[str(WARM)]) / (STEPS - WARM)}
+        costs if way == COLD else costs | {"step": 1000 * (seconds[str(STEPS)] - seconds[str(WARM)]) / (STEPS - WARM)}
     )
 
 
@@ -96,8 +96,10 @@ def rows_of(newest: str, networks: tuple[str, ...], repeats: int) -> list[dict[s
         dataset = make_dataset(Path(folder))
         for network in networks:
             cache = Path(folder, network)
-            train(newest, dataset, network, KEPT, cache)  # fills it
-            ways = {way: functools.partial(train, newest, dataset, network, way, cache) for way in (COLD, KEPT, OTHER)}
+            train(newest, dataset, network, CACHED, cache)  # fills it
+            ways = {
+                way: functools.partial(train, newest, dataset, network, way, cache) for way in (COLD, CACHED, OTHER)
+            }
             for way, runs in measure.in_turn(ways, repeats).items():
                 rows.append({"network": network, "way": way, **measure.medians(runs)})
     return rows
@@ -107,11 +109,11 @@ def notes_of(rows: list[dict[str, Any]]) -> list[str]:
     """Returns a line for each goal of each network."""
     notes = []
     for network in dict.fromkeys(row["network"] for row in rows):
-        of_way = {row["way"]: row for row in rows if row["network"] == network}
+        by_way = {row["way"]: row for row in rows if row["network"] == network}
         for way, goal in FIRST_GOALS.items():
-            missed = "" if of_way[way]["first"] <= goal else ": MISSED"
+            missed = "" if by_way[way]["first"] <= goal else ": MISSED"
             notes.append(f"{network}, {way}: first step within {goal:.0f} s of CPU time wanted{missed}")
-        ratio = of_way[KEPT]["step"] / of_way[OTHER]["step"]
+        ratio = by_way[CACHED]["step"] / by_way[OTHER]["step"]
         missed = "" if ratio <= STEP_GOAL else ": MISSED"
         notes.append(f"{network}: a step takes {ratio:.2f} times tf_distribute's; at most {STEP_GOAL} wanted{missed}")
     return notes

@@ -95,18 +95,18 @@ def input_part(flags: argparse.Namespace) -> measure.Table:
 def compare_input(manifest: Manifest, config: TrainConfig, turns: int, steps: int) -> dict[str, float]:
     """Returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
     ways: dict[str, Callable[..., Any]] = {"one_batch": one_batch, "real": make_train_input_fn}
-    found = defaultdict[str, list[float]](list)
+    results = defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as folder:
         estimators = {name: make_estimator(config, f"{folder}/{name}") for name in ways}
         for step in range(0, turns * steps, steps):
-            for name, input_fn_of in ways.items():
-                with mock.patch.object(estimator_training, "make_train_input_fn", input_fn_of):
+            for name, make_input_fn in ways.items():
+                with mock.patch.object(estimator_training, "make_train_input_fn", make_input_fn):
                     values = estimator_training.train(
                         estimators[name], manifest, config, step, step + steps, threading.Event()
                     )
-                found[name].append(values["images_per_second"])
-    ratio = statistics.median(a / b for a, b in zip(found["one_batch"], found["real"], strict=True))
-    return {name: statistics.median(rates) for name, rates in found.items()} | {"ratio": ratio}
+                results[name].append(values["images_per_second"])
+    ratio = statistics.median(a / b for a, b in zip(results["one_batch"], results["real"], strict=True))
+    return {name: statistics.median(rates) for name, rates in results.items()} | {"ratio": ratio}
 
 
 def loop_part(flags: argparse.Namespace) -> measure.Table:
@@ -135,10 +135,10 @@ def loop_part(flags: argparse.Namespace) -> measure.Table:
         mock.patch.multiple(run_module, **functions),
     ):
         run_training(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
-    whole = time.perf_counter() - began
-    seconds["the rest"] = whole - sum(seconds.values())
+    total = time.perf_counter() - began
+    seconds["the rest"] = total - sum(seconds.values())
     rows: list[dict[str, Any]] = [
-        {"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()
+        {"way": name, "seconds": value, "share": value / total} for name, value in seconds.items()
     ]
     outside = sum(row["share"] for row in rows if row["way"] not in ("train", "evaluate"))
     missed = "" if outside <= LOOP_GOAL else ": MISSED"

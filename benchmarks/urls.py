@@ -65,11 +65,11 @@ def _ours(listed: Path, output: Path, *more: str) -> dict[str, Any]:
     flags += [f"--url_timeout={_TIMEOUT}", "--url_retries=0", "--max_rejected=10%", "--label_type=none"]
     flags += [f"--url_concurrency={_CONNECTIONS}", f"--url_host_concurrency={_CONNECTIONS}", "--url_max_size=2MB"]
     command = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", "convert", *flags, *more]
-    done = measure.check(measure.run(command), command)
+    run = measure.check(measure.run(command), command)
     manifest = read_manifest(str(output))
     stored = sum(split.num_examples for split in manifest.splits.values())
     reported = ", ".join(f"{reason} {count}" for reason, count in sorted(manifest.num_rejected.items()))
-    return _row(done, stored, stored + sum(manifest.num_rejected.values()), reported)
+    return _row(run, stored, stored + sum(manifest.num_rejected.values()), reported)
 
 
 def _img2dataset(listed: Path, output: Path) -> dict[str, Any]:
@@ -87,25 +87,25 @@ def _img2dataset(listed: Path, output: Path) -> dict[str, Any]:
         "number_sample_per_shard": 1000,
     }
     program = f"import img2dataset, json; img2dataset.download(**json.loads({json.dumps(arguments)!r}))"
-    done = measure.run([_PEERS, "-W", "ignore", "-c", program], NO_ALBUMENTATIONS_UPDATE="1")
+    run = measure.run([_PEERS, "-W", "ignore", "-c", program], NO_ALBUMENTATIONS_UPDATE="1")
     stats = [json.loads(path.read_text()) for path in sorted(output.glob("*_stats.json"))]
     statuses = collections.Counter[str]()
-    for each in stats:
-        for status, number in each["status_dict"].items():  # texts of exceptions, some of several lines
+    for stat in stats:
+        for status, number in stat["status_dict"].items():  # texts of exceptions, some of several lines
             statuses[" ".join(status.split())[:40] or "no status"] += number
     stored = statuses.pop("success", 0)
     reported = ", ".join(f"{status} {count}" for status, count in sorted(statuses.items()))
-    return _row(done, stored, stored + sum(statuses.values()), reported)
+    return _row(run, stored, stored + sum(statuses.values()), reported)
 
 
-def _row(done: measure.Run, stored: int, accounted: int, reported: str) -> dict[str, Any]:
+def _row(run: measure.Run, stored: int, accounted: int, reported: str) -> dict[str, Any]:
     return {
-        "speed": stored / done.seconds,
-        "cpu_ms": 1e3 * done.cpu_seconds / max(stored, 1),
-        "peak_mb": done.peak_mb,
+        "speed": stored / run.seconds,
+        "cpu_ms": 1e3 * run.cpu_seconds / max(stored, 1),
+        "peak_mb": run.peak_mb,
         "stored": stored,
         "accounted": accounted,
-        "reported": reported or f"nothing; exit code {done.exit_code}",
+        "reported": reported or f"nothing; exit code {run.exit_code}",
     }
 
 
@@ -137,7 +137,7 @@ def main() -> None:
         else:
             print(f"left out: img2dataset, whose environment {_PEERS} is missing (see docs/benchmarks.md)")
         runs = measure.in_turn(ways, flags.repeats)
-        rows = [{"way": name} | measure.medians(found) for name, found in runs.items()]
+        rows = [{"way": name} | measure.medians(results) for name, results in runs.items()]
     columns = {
         "way": "way",
         "images/s": "speed:,.0f",

@@ -49,8 +49,8 @@ def converted(folder: Path, resize_shorter: int) -> None:
     if resize_shorter:
         images = ImageOptions(max_pixels=images.max_pixels, resize_shorter=resize_shorter)
     sources = (Source(str(folder / "images")),)
-    one, of_one = (("train", 1.0),), (("train", 1),)
-    options = ConvertOptions(sources, str(folder / "out"), splits=one, num_shards=of_one, images=images)
+    splits, num_shards = (("train", 1.0),), (("train", 1),)
+    options = ConvertOptions(sources, str(folder / "out"), splits=splits, num_shards=num_shards, images=images)
     manifest = convert(options, num_processes=1).manifest
     if manifest.split("train").num_examples != COPIES:
         raise RuntimeError(f"images were rejected: {manifest.num_rejected}")

@@ -15,7 +15,7 @@ import tempfile
 import tokenize
 from pathlib import Path
 
-from documentation.reference import PACKAGES, ROOT, shown
+from documentation.reference import PACKAGES, ROOT, terminal_output
 from tpu_input.command_line import EXIT_CODES
 from tpu_input.command_line.jpeg2tpu import COMMANDS
 
@@ -27,8 +27,8 @@ _LETTERS = re.compile(r"[A-Za-z]+,? [A-Za-z]+")  # two words: a text that is rea
 def check(vale: str, files: list[Path]) -> tuple[int, str]:
     """Returns vale's exit code, 0 if no rule is broken, and its lines: FILE:LINE:COLUMN:RULE:MESSAGE."""
     command = [vale, f"--config={CONFIG}", "--output=line", *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    return process.returncode, process.stdout + process.stderr
 
 
 def help_texts(folder: Path) -> list[Path]:
@@ -36,7 +36,7 @@ def help_texts(folder: Path) -> list[Path]:
     files = []
     for name in COMMANDS:
         files.append(folder / f"{name}.txt")
-        text = shown([name, "--help-all"]).removesuffix(EXIT_CODES)
+        text = terminal_output([name, "--help-all"]).removesuffix(EXIT_CODES)
         prose = [part for part in text.split("\n\n") if not part.startswith(("usage:", "example"))]
         untitled = [re.sub(r"^\S[^\n]*:\n", "", part) for part in prose]  # without the titles of groups
         options = re.split(r"\n+(?=  ?\S)", "\n\n".join(untitled))  # a paragraph for each option

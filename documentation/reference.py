@@ -53,12 +53,12 @@ def commands_page() -> str:
         lines += ["", f"## {package}: {summary}"]
         for name, command in COMMANDS.items():
             if command.package == package:
-                text = shown([name, "--help-all"]).removesuffix(EXIT_CODES).rstrip()
+                text = terminal_output([name, "--help-all"]).removesuffix(EXIT_CODES).rstrip()
                 lines += ["", f"### {name}", "", "```text", *text.split("\n"), "```"]
     return "\n".join(lines) + "\n"
 
 
-def shown(argv: list[str]) -> str:
+def terminal_output(argv: list[str]) -> str:
     """Returns what a command prints on a terminal of 80 columns before it ends."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = _COLUMNS
@@ -111,7 +111,7 @@ def json_type(hint: Any) -> str:
     """Returns what a type is in JSON, in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, UnionType):
-        return " or ".join("null" if each is NoneType else json_type(each) for each in inner)
+        return " or ".join("null" if member is NoneType else json_type(member) for member in inner)
     if origin is tuple and inner[-1] is not ...:
         return f"list of {len(inner)} numbers"
     if origin in (tuple, list):

@@ -204,11 +204,11 @@ def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset
     """Returns batches of (number in the split, whether it could be read, encoded image, label)."""
     import tensorflow as tf
 
-    from tpu_input.pipeline.reading import plain, records
+    from tpu_input.pipeline.reading import no_autograph, records
 
     manifest.split(split)
 
-    @plain
+    @no_autograph
     def image_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
         return number, tf.not_equal(serialized, ""), example["encoded"], example["label"]

@@ -370,9 +370,9 @@ def _predicted(
         return
     import tensorflow as tf
 
-    from tpu_input.pipeline.reading import plain, records
+    from tpu_input.pipeline.reading import no_autograph, records
 
-    @plain
+    @no_autograph
     def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
         key = tf.io.parse_single_example(serialized, {"image/key": tf.io.FixedLenFeature([], tf.string, "")})

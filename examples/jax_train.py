@@ -81,16 +81,16 @@ def make_shardings(devices, layout):
 
 def global_batches(manifest, split, batch_size, divided, **options):
     """Yields (image, label, weight) over all devices, of which each process reads and holds its own part."""
-    own = {"host": jax.process_index(), "num_hosts": jax.process_count(), "static_batch": True}
-    dataset = tpu_input.load(manifest, split, batch_size=batch_size // jax.process_count(), **own, **options)
+    host_options = {"host": jax.process_index(), "num_hosts": jax.process_count(), "static_batch": True}
+    dataset = tpu_input.load(manifest, split, batch_size=batch_size // jax.process_count(), **host_options, **options)
     for batch in tpu_input.as_numpy(dataset):
         yield jax.make_array_from_process_local_data(divided, batch)
 
 
 def evaluate(definition, config, state, batches):
     """Returns the metrics of a split as text: every example counts once, over all processes."""
-    found = [eval_step(definition, config, state, batch) for batch in batches]
-    examples, correct, loss = (sum(float(sums[name]) for sums in found) for name in ("examples", "correct", "loss"))
+    results = [eval_step(definition, config, state, batch) for batch in batches]
+    examples, correct, loss = (sum(float(sums[name]) for sums in results) for name in ("examples", "correct", "loss"))
     return f"{examples:.0f} examples, accuracy {correct / examples:.4f}, loss {loss / examples:.6f}"
 
 
@@ -111,8 +111,8 @@ def train(args):
         raise SystemExit(f"error: --batch_size must be a multiple of the {num_devices} devices, got {args.batch_size}")
     options = {"layout": "HWCN", "flip": not args.no_flip, "seed": args.seed}
     config = tpu_input.InputConfig.of(manifest, **options)
-    whole, divided = make_shardings(jax.devices(), config.layout)
-    definition, state = jax.jit(lambda: nnx.split(create_train_state(args, manifest)), out_shardings=whole)()
+    replicated, divided = make_shardings(jax.devices(), config.layout)
+    definition, state = jax.jit(lambda: nnx.split(create_train_state(args, manifest)), out_shardings=replicated)()
     position = {"dataset": manifest.fingerprint, "batch_size": args.batch_size, "seed": args.seed}
     checkpoints = ocp.CheckpointManager(args.model_dir, options=ocp.CheckpointManagerOptions(max_to_keep=3))
     state, start = restore_checkpoint(checkpoints, state, position)
@@ -124,8 +124,8 @@ def train(args):
         if step % args.log_steps == 0:
             say(f"step {step}: loss {float(loss):.6f}")
         if step % args.steps_per_eval == 0 or step == args.train_steps:
-            kept = {"state": ocp.args.StandardSave(state), "position": ocp.args.JsonSave(position | {"step": step})}
-            checkpoints.save(step, args=ocp.args.Composite(**kept))
+            items = {"state": ocp.args.StandardSave(state), "position": ocp.args.JsonSave(position | {"step": step})}
+            checkpoints.save(step, args=ocp.args.Composite(**items))
             say(f"step {step}: {evaluate(definition, config, state, batches('validation'))}")
     checkpoints.close()  # when the last checkpoint is written
 

@@ -57,11 +57,11 @@ def batches(source: Any, batch_size: int, workers: int, device: torch.device) ->
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, of_batches: Iterator[Batch]) -> dict[str, float]:
+def evaluate(model: nn.Module, validation: Iterator[Batch]) -> dict[str, float]:
     """Returns loss and accuracy over every example exactly once: padding has weight 0."""
     model.eval()
     loss = correct = count = 0.0
-    for batch in of_batches:
+    for batch in validation:
         logits, labels, weights = model(batch["image"]), batch["label"].long(), batch["weight"]
         loss += float((nn.functional.cross_entropy(logits, labels, reduction="none") * weights).sum())
         correct += float(((logits.argmax(1) == labels) * weights).sum())
@@ -92,13 +92,13 @@ def main() -> None:
     model = nn.Sequential(Normalize(config), make_network(len(manifest.classes))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), flags.learning_rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, flags.learning_rate, flags.steps)
-    kept = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     step, path = 0, flags.model_dir / "checkpoint.pt"
     if path.exists():
         state = torch.load(path, map_location=device)
         step = state["step"]
-        for name, of in kept.items():
-            of.load_state_dict(state[name])
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
     flags.model_dir.mkdir(parents=True, exist_ok=True)
 
     validation = tpu_input.EvalSource(manifest, config, flags.batch_size)
@@ -119,7 +119,7 @@ def main() -> None:
                 began, timed = time.monotonic(), step
         measured = evaluate(model, batches(validation, flags.batch_size, flags.workers, device))
         temporary = path.with_suffix(".new")
-        torch.save({"step": step} | {name: of.state_dict() for name, of in kept.items()}, temporary)
+        torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, temporary)
         os.replace(temporary, path)
         print(json.dumps({"step": step, "train_loss": float(loss)} | measured), flush=True)
 

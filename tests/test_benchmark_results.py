@@ -31,7 +31,7 @@ from benchmarks import (
 )
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
-from benchmarks.conversion_ways import ALL, PLAIN
+from benchmarks.conversion_ways import ALL, PLAIN_LOOP
 from benchmarks.corpus import photograph
 from benchmarks.evaluation import account
 from benchmarks.order_mixing import meetings, mixing
@@ -160,7 +160,7 @@ def test_photographs_are_the_same_every_time_and_of_the_size_that_the_page_says(
 
 
 def test_records_are_counted_in_every_format_that_is_compared(tmp_path):
-    (tmp_path / PLAIN.files).write_bytes(frame(b"one") + frame(b"") + frame(b"three"))
+    (tmp_path / PLAIN_LOOP.files).write_bytes(frame(b"one") + frame(b"") + frame(b"three"))
     with tarfile.open(tmp_path / "train-000000.tar", "w") as shard:
         for name in ("0.jpg", "0.cls", "1.jpg", "1.cls"):
             shard.addfile(tarfile.TarInfo(name), io.BytesIO())
@@ -281,7 +281,7 @@ def test_readme_has_the_measured_speed_of_each_tool_and_says_which_decode():
     rows = [line.split(" | ")[:2] for line in readme.split("\n")]
     kinds = {row[1].strip("*").split(" (")[0]: row[0].strip("| ") for row in rows if len(row) == 2}
     assert kinds["convert --check=header"] == "looked at by its header"
-    decoding = ("convert", "convert, 1 core", PLAIN.name, "Beam's WriteToTFRecord, as tensorflow/tpu has it")
+    decoding = ("convert", "convert, 1 core", PLAIN_LOOP.name, "Beam's WriteToTFRecord, as tensorflow/tpu has it")
     assert {kinds[name] for name in decoding} == {"decoded"}
     copying = ("TFDS builder over class folders", "webdataset ShardWriter", "MosaicML MDSWriter")
     assert {kinds[name] for name in (*copying, "litData optimize, one process per core")} == {"copied"}

@@ -25,7 +25,7 @@ print('{"seen": 1}')
 
 def test_a_run_counts_memory_and_time_of_the_processes_that_its_process_starts():
     done = measure.run([sys.executable, "-c", NESTED])
-    assert (done.exit_code, done.found) == (0, {"seen": 1})
+    assert (done.exit_code, done.result) == (0, {"seen": 1})
     assert done.peak_mb > 100
     assert done.cpu_seconds > 1
 

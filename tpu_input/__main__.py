@@ -130,10 +130,10 @@ def _idx(flags: argparse.Namespace) -> int:
         from tpu_input.datasets import read_manifest
         from tpu_input.record_source import write_dali_index
 
-    written = write_dali_index(read_manifest(flags.dataset))
+    paths = write_dali_index(read_manifest(flags.dataset))
     folder = f"{flags.dataset.rstrip('/')}/index"
-    found = {"folder": folder, "num_files": len(written)}
-    print_line(to_json(found) if flags.json else f"{len(written)} index files in {folder}")
+    summary = {"folder": folder, "num_files": len(paths)}
+    print_line(to_json(summary) if flags.json else f"{len(paths)} index files in {folder}")
     return 0
 
 
@@ -141,9 +141,9 @@ def _tfds(flags: argparse.Namespace) -> int:
     from tpu_input.datasets import read_manifest
     from tpu_input.record_source import write_tfds_metadata
 
-    written = write_tfds_metadata(read_manifest(flags.dataset))
+    paths = write_tfds_metadata(read_manifest(flags.dataset))
     folder = flags.dataset.rstrip("/")
-    print_line(f"{', '.join(os.path.basename(path) for path in written)} in {folder}")
+    print_line(f"{', '.join(os.path.basename(path) for path in paths)} in {folder}")
     print_line(f"open it with: tfds.builder_from_directory({folder!r}).as_dataset('train', as_supervised=True)")
     return 0
 

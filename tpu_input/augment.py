@@ -122,13 +122,13 @@ def rand_augment(
 
 
 def _rand_augment(rand: RandAugment, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    known = operations(rand.magnitude, *rand.constants(*image.shape[:2]))
+    functions = operations(rand.magnitude, *rand.constants(*image.shape[:2]))
     pixels = _to_uint8(image)
     layers = tf.random.stateless_uniform([rand.num_layers, 4], seed_for(seed, "rand_augment"))
     for layer in range(rand.num_layers):
         choice, sign = layers[layer, 0], tf.where(layers[layer, 1] < 0.5, -1.0, 1.0)
-        branches = [_bound(operation, pixels, sign, layers[layer, 2:]) for operation in known.values()]
-        pixels = tf.switch_case(tf.cast(choice * len(known), tf.int32), branches)
+        branches = [_bound(operation, pixels, sign, layers[layer, 2:]) for operation in functions.values()]
+        pixels = tf.switch_case(tf.cast(choice * len(functions), tf.int32), branches)
     return tf.cast(pixels, image.dtype)
 
 
@@ -146,27 +146,27 @@ def auto_augment() -> Augment:
 def _auto_augment(auto: AutoAugment, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     pixels, translate = _to_uint8(image), auto.translate_const(*image.shape[:2])
     choice = tf.random.stateless_uniform([], seed_for(seed, "auto_augment policy"))
-    drawn = tf.random.stateless_uniform([2, 2], seed_for(seed, "auto_augment"))
-    branches = [functools.partial(_sub_policy, line, pixels, drawn, translate) for line in auto_augment_policy()]
+    draws = tf.random.stateless_uniform([2, 2], seed_for(seed, "auto_augment"))
+    branches = [functools.partial(_sub_policy, line, pixels, draws, translate) for line in auto_augment_policy()]
     return tf.cast(tf.switch_case(tf.cast(choice * len(branches), tf.int32), branches), image.dtype)
 
 
 def _sub_policy(
-    sub_policy: tuple[tuple[str, float, float], ...], pixels: tf.Tensor, drawn: tf.Tensor, translate: float
+    sub_policy: tuple[tuple[str, float, float], ...], pixels: tf.Tensor, draws: tf.Tensor, translate: float
 ) -> tf.Tensor:
     """Returns an image after the operations of a sub-policy.
 
     Args:
       sub_policy: Of auto_augment_policy().
       pixels: [height, width, 3] uint8.
-      drawn: [2, 2] float32 in [0, 1): for each operation, what decides on it, and on its direction.
+      draws: [2, 2] float32 in [0, 1): for each operation, what decides on it, and on its direction.
       translate: Pixels of a translation at magnitude 10.
     """
     for number, (name, probability, magnitude) in enumerate(sub_policy):
-        sign = tf.where(drawn[number, 1] < 0.5, -1.0, 1.0)
+        sign = tf.where(draws[number, 1] < 0.5, -1.0, 1.0)
         operation = operations(magnitude, 0, translate)[name]
-        made = _bound(operation, pixels, sign, tf.zeros([2]))
-        pixels = tf.cond(drawn[number, 0] < probability, made, functools.partial(tf.identity, pixels))
+        branch = _bound(operation, pixels, sign, tf.zeros([2]))
+        pixels = tf.cond(draws[number, 0] < probability, branch, functools.partial(tf.identity, pixels))
     return pixels
 
 
@@ -247,9 +247,9 @@ def _mixed_labels(labels: tf.Tensor, weight: tf.Tensor | None, share: tf.Tensor)
         return (label_share * labels + (1 - label_share) * labels[::-1],)
     weight_share = tf.cast(share, weight.dtype)
     first, second = weight_share * weight, (1 - weight_share) * weight[::-1]
-    own = tf.where(first + second > 0, tf.math.divide_no_nan(first, first + second), weight_share)
-    own = tf.cast(own, labels.dtype)[:, None]
-    return own * labels + (1 - own) * labels[::-1], first + second
+    first_share = tf.where(first + second > 0, tf.math.divide_no_nan(first, first + second), weight_share)
+    first_share = tf.cast(first_share, labels.dtype)[:, None]
+    return first_share * labels + (1 - first_share) * labels[::-1], first + second
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:

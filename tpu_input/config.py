@@ -35,7 +35,7 @@ def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
     name, colon, rest = text.partition(":")
     check_choice("augment", name, AUGMENTATIONS)
     try:
-        strengths = tuple(float(each) for each in rest.split(",")) if colon else ()
+        strengths = tuple(float(number) for number in rest.split(",")) if colon else ()
     except ValueError:
         strengths = (math.nan,)
     if len(strengths) > AUGMENTATIONS[name] or not all(map(math.isfinite, strengths)):
@@ -165,8 +165,8 @@ class InputConfig:
           ValueError: An option is invalid, or there is none of that name.
         """
         train = manifest.split("train" if "train" in manifest.splits else next(iter(manifest.splits), "train"))
-        of_dataset = {"mean": train.channel_mean, "std": train.channel_std} | fitting_input(train)
-        return from_fields(cls, of_dataset | options)
+        defaults = {"mean": train.channel_mean, "std": train.channel_std} | fitting_input(train)
+        return from_fields(cls, defaults | options)
 
     def _check_service(self) -> None:
         check_service(self.service or "")

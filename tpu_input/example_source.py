@@ -82,10 +82,10 @@ class _ExampleSource:
     def _type_of(self, name: str) -> tuple[Any, int | None]:
         """Returns (dtype, or str for texts; number of values, None for a scalar) of a further feature."""
         if name not in self._manifest.features:
-            known = ", ".join(map(repr, self._manifest.features)) or "none"
-            raise ValueError(f"{self._manifest.path!r} has no feature {name!r}; its features are: {known}")
-        of = self._manifest.features[name]
-        return {"float": np.float32, "int": np.int64, "string": str}[of.kind], of.length or None
+            names = ", ".join(map(repr, self._manifest.features)) or "none"
+            raise ValueError(f"{self._manifest.path!r} has no feature {name!r}; its features are: {names}")
+        feature = self._manifest.features[name]
+        return {"float": np.float32, "int": np.int64, "string": str}[feature.kind], feature.length or None
 
     def _example(self, record: Record, image: npt.NDArray[Any]) -> Example:
         example = {"image": image, "weight": np.float32(1), "label": label_of(self._manifest, record)}
@@ -148,8 +148,8 @@ class TrainSource(_ExampleSource):
           ValueError: There is no such split, it has no examples, a number is out of range, an option of `config` is
             refused, or the cache would not fit into memory.
         """
-        of_hosts = Host(host, num_hosts)
-        super().__init__(dataset, config, batch_size, split, of_hosts)
+        feeder = Host(host, num_hosts)
+        super().__init__(dataset, config, batch_size, split, feeder)
         for name, needed in (("echo", 1), ("service", None)):
             _require(config, name, needed)
         self._augmentation = find_augmentation(config.augment)
@@ -162,13 +162,13 @@ class TrainSource(_ExampleSource):
         self._start_step = start_step
         self._length = _ENDLESS if end_step is None else (end_step - start_step) * batch_size
         if config.cache:
-            check_memory(cache_bytes(self._manifest, split, of_hosts, config), config)
+            check_memory(cache_bytes(self._manifest, split, feeder, config), config)
         # As in train.py: a small split's records are in the memory of every host in any case, in the order of training.
         is_shared = config.cache == "decoded" or (config.cache == "records" and not is_in_memory(self._manifest, split))
         num_examples = self._manifest.split(split).num_examples
         has_share = is_shared and config.sampling == "equal"
         self._share = ShareOrder(Share(num_examples, host, num_hosts), config.seed) if has_share else None
-        lanes = of_hosts.lanes(batch_size)
+        lanes = feeder.lanes(batch_size)
         self._order = Order.of(self._manifest, split, lanes, config.seed, config.block_records, config.sampling)
         self._start_planning()
 
@@ -209,12 +209,12 @@ class TrainSource(_ExampleSource):
             self._cache[number] = record, pixels
         return record, pixels
 
-    def _augmented(self, image: npt.NDArray[Any], drawn: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _augmented(self, image: npt.NDArray[Any], draws: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns an augmented image; of a user's function, what is drawn is its seed."""
         if self._augmentation:
-            return self._augmentation.apply(image, drawn)
+            return self._augmentation.apply(image, draws)
         assert callable(self._config.augment)
-        augmented: npt.NDArray[Any] = np.asarray(self._config.augment(image, drawn))
+        augmented: npt.NDArray[Any] = np.asarray(self._config.augment(image, draws))
         if (augmented.dtype, augmented.shape) != (image.dtype, image.shape):
             raise ValueError(
                 f"augment must return {image.dtype} of shape {image.shape}, as it gets, "
@@ -238,15 +238,15 @@ class TrainSource(_ExampleSource):
         steps, places = numbers // size + np.uint64(self._start_step), numbers % size
         first = np.uint64(self._host.positions(self._batch_size).start)
         if self._share:
-            epochs, of_records = self._share.records(steps * size + places)
+            epochs, record_numbers = self._share.records(steps * size + places)
         else:
-            epochs, of_records = self._order.records(steps * np.uint64(self._order.lanes) + first + places)
-        examples = epochs * np.uint64(self._order.num_examples) + of_records  # their numbers over all epochs
+            epochs, record_numbers = self._order.records(steps * np.uint64(self._order.lanes) + first + places)
+        examples = epochs * np.uint64(self._order.num_examples) + record_numbers  # their numbers over all epochs
         seeds = np.stack([np.full(_PLANNED, self._config.seed, np.int64), examples.astype(np.int64)], axis=1)
         augment_draws: npt.NDArray[Any] | None = seed_for(seeds, "augment") if self._config.augment else None
         if self._augmentation and augment_draws is not None:
             augment_draws = self._augmentation.draw(augment_draws)
-        return _Plan(of_records.tolist(), draw(seeds, self._config), augment_draws)
+        return _Plan(record_numbers.tolist(), draw(seeds, self._config), augment_draws)
 
     def _start_planning(self) -> None:
         self._plans, self._lock = OrderedDict[int, _Plan](), threading.Lock()
@@ -309,14 +309,14 @@ def label_of(manifest: Manifest, record: Record) -> Any:
       ValueError: It is outside the classes; the message names the record.
     """
     num_labels, labels = manifest.num_labels, record.label
-    known = range(len(manifest.classes))
-    if wrong := [label for label in (labels if num_labels is not None else (labels,)) if label not in known]:
-        raise ValueError(f"{record.key!r} has label {wrong[0]}; labels of {len(known)} classes are 0 to {known[-1]}")
+    valid = range(len(manifest.classes))
+    if wrong := [label for label in (labels if num_labels is not None else (labels,)) if label not in valid]:
+        raise ValueError(f"{record.key!r} has label {wrong[0]}; labels of {len(valid)} classes are 0 to {valid[-1]}")
     if num_labels is None:
         return np.int32(labels)
-    of_classes = np.zeros(num_labels, np.float32)
-    of_classes[list(labels)] = 1
-    return of_classes
+    multi_hot = np.zeros(num_labels, np.float32)
+    multi_hot[list(labels)] = 1
+    return multi_hot
 
 
 def _decoded(record: Record, choose: Any, config: InputConfig, flip: bool) -> npt.NDArray[Any]:

@@ -23,7 +23,7 @@ from tpu_input.evaluate import make_eval_input_fn
 from tpu_input.pipeline.batches import PARALLEL_LAYOUTS
 from tpu_input.pipeline.device import from_infeed
 from tpu_input.pipeline.hosts import Host, check_params, own_share
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import no_autograph
 from tpu_input.train import make_train_input_fn
 
 
@@ -81,10 +81,10 @@ def load(
     Raises:
       ValueError: There is no such dataset, split or option, or a value is invalid.
     """
-    manifest, known = as_manifest(dataset), field_types(InputConfig)
-    for name in options.keys() - known.keys():
+    manifest, types = as_manifest(dataset), field_types(InputConfig)
+    for name in options.keys() - types.keys():
         others = inspect.signature(load).parameters.keys() - {"options"}
-        raise ValueError(f"there is no option {name!r}{suggestion(name, [*known, *others])}")
+        raise ValueError(f"there is no option {name!r}{suggestion(name, [*types, *others])}")
     config = InputConfig.of(manifest, **options)
     feeder = Host(checked(host, int, "host"), checked(num_hosts, int, "num_hosts"))
     params = {"batch_size": batch_size, "host": feeder.index, "num_hosts": feeder.num_hosts}
@@ -123,7 +123,7 @@ def _weights_by_class(manifest: Manifest, class_weight: Mapping[int, float]) -> 
 
 
 def _weighted(batches: tf.data.Dataset, weights: npt.NDArray[np.float32]) -> tf.data.Dataset:
-    @plain
+    @no_autograph
     def weigh(images: Any, label: tf.Tensor, weight: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         return images, label, weight * tf.gather(weights, label)
 
@@ -164,7 +164,7 @@ def _training(
     batches = make_train_input_fn(manifest, config, split, start_step, steps)(params)
     positions = tf.constant(host.positions(batch_size), tf.int64)
 
-    @plain
+    @no_autograph
     def counted(
         step: tf.Tensor, element: tuple[dict[str, tf.Tensor], tf.Tensor]
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -185,17 +185,17 @@ def _evaluation(
     static_batch: bool,
     normalize: bool,
 ) -> tf.data.Dataset:
-    batch_size, own = params["batch_size"], len(own_share(manifest.split(split).num_examples, host))
-    steps = -(-own // batch_size)
+    batch_size, num_examples = params["batch_size"], len(own_share(manifest.split(split).num_examples, host))
+    steps = -(-num_examples // batch_size)
     if static_batch:
         steps = eval_steps(manifest, split, batch_size * host.num_hosts, host.num_hosts)
     batches = _triples(make_eval_input_fn(manifest, config, split)(params).take(steps), config, normalize)
 
-    @plain
+    @no_autograph
     def unpadded(step: tf.Tensor, batch: Any) -> Any:
-        return tf.nest.map_structure(lambda values: values[: own - step * batch_size], batch)
+        return tf.nest.map_structure(lambda values: values[: num_examples - step * batch_size], batch)
 
-    if not static_batch and own % batch_size:
+    if not static_batch and num_examples % batch_size:
         batches = batches.enumerate().map(unpadded)
     return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
@@ -203,7 +203,7 @@ def _evaluation(
 def _triples(batches: tf.data.Dataset, config: InputConfig, normalize: bool) -> tf.data.Dataset:
     """Returns the batches of an input_fn as (image, label, weight)."""
 
-    @plain
+    @no_autograph
     def triple(features: dict[str, tf.Tensor], label: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         inputs = {name: values for name, values in features.items() if name != "weight"}
         if normalize:

@@ -46,7 +46,7 @@ class Normalize(keras.layers.Layer):  # type: ignore[misc]
           options: As of every keras.layers.Layer: name, dtype, ….
         """
         super().__init__(trainable=False, **{name: value for name, value in options.items() if name != "trainable"})
-        self.mean, self.std = ([float(value) for value in of] for of in (mean, std))
+        self.mean, self.std = ([float(value) for value in channels] for channels in (mean, std))
 
     @classmethod
     def from_dataset(cls, dataset: DatasetLike, **options: Any) -> Normalize:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tpu_input.config import InputConfig, check_config
 from tpu_input.pipeline.hosts import check_params
 from tpu_input.pipeline.images import decode_for_evaluation
-from tpu_input.pipeline.reading import finished, plain
+from tpu_input.pipeline.reading import finished, no_autograph
 from tpu_input.train import InputFn
 
 
@@ -43,11 +43,11 @@ def make_predict_input_fn(files: Iterable[str | os.PathLike[str]], config: Input
     input_config = config
     shape = [config.image_size, config.image_size, 3]
 
-    @plain
+    @no_autograph
     def decode(path: tf.Tensor) -> dict[str, tf.Tensor]:
         encoded = tf.io.read_file(path)
         # A nested dataset can ignore the failure of an op, so that the error can name the file; 0.07 ms per image.
-        tried = tf.data.Dataset.from_tensors(encoded).map(plain(lambda data: (crop(data), True))).ignore_errors()
+        tried = tf.data.Dataset.from_tensors(encoded).map(no_autograph(lambda data: (crop(data), True))).ignore_errors()
         failed = tf.data.Dataset.from_tensors((tf.zeros(shape, input_config.dtype), False))
         image, decoded = tried.concatenate(failed).take(1).get_single_element()
         problem = tf.strings.join([path, " is not a JPEG or PNG file that can be decoded"])
@@ -85,7 +85,9 @@ def make_serving_input_receiver_fn(config: InputConfig) -> Callable[[], Any]:
 def decode_files(image_bytes: tf.Tensor, config: InputConfig) -> tf.Tensor:
     """Returns [batch, image_size, image_size, 3] of config.dtype: JPEG or PNG files, cropped as in evaluation."""
     images = tf.map_fn(
-        plain(lambda encoded: decode_for_evaluation(encoded, config)), image_bytes, fn_output_signature=config.dtype
+        no_autograph(lambda encoded: decode_for_evaluation(encoded, config)),
+        image_bytes,
+        fn_output_signature=config.dtype,
     )
     images.set_shape([None, config.image_size, config.image_size, 3])
     return images

@@ -47,13 +47,13 @@ def write_dali_index(manifest: Manifest) -> list[str]:
         raise ValueError(
             f"'{manifest.path}/index' is a symlink, so files would be written elsewhere; replace it with a folder"
         )
-    written = []
+    paths = []
     for split in manifest.splits.values():
         for shard in split.shards:
             lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest.path, shard)]
-            written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
-            write_bytes(written[-1], "".join(lines).encode())
-    return written
+            paths.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
+            write_bytes(paths[-1], "".join(lines).encode())
+    return paths
 
 
 def write_tfds_metadata(manifest: Manifest) -> list[str]:
@@ -79,8 +79,8 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
     if label_name:
         as_many = _tfds("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
         features[label_name] = as_many if kind.is_list else label
-    for name, of in manifest.features.items():
-        features[name] = _tfds_feature(of)
+    for name, feature in manifest.features.items():
+        features[name] = _tfds_feature(feature)
     info: dict[str, Any] = {
         "fileFormat": "tfrecord",
         "splits": [_tfds_split(manifest, name) for name in manifest.splits],
@@ -88,8 +88,8 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
     }
     if label_name:
         info["supervisedKeys"] = {"tuple": {"items": [{"featureKey": key} for key in ("image/encoded", label_name)]}}
-    of_all = _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
-    texts = {TFDS_FEATURES_NAME: json.dumps(of_all, indent=1) + "\n"}
+    schema = _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
+    texts = {TFDS_FEATURES_NAME: json.dumps(schema, indent=1) + "\n"}
     if label_name:
         if broken := next((name for name in names if name.splitlines() != [name.strip()]), None):
             raise ValueError(
@@ -114,17 +114,17 @@ _IMAGE = _tfds(
 )
 
 
-def _tfds_feature(of: FeatureType) -> dict[str, Any]:
-    dtype = {"float": "float32", "int": "int64", "string": "string"}[of.kind]
-    if of.length is None:
+def _tfds_feature(feature: FeatureType) -> dict[str, Any]:
+    dtype = {"float": "float32", "int": "int64", "string": "string"}[feature.kind]
+    if feature.length is None:
         return _tfds("scalar.Scalar", tensor={"dtype": dtype, "encoding": "none", "shape": {}})
-    shape = {"dimensions": [str(of.length)]}
+    shape = {"dimensions": [str(feature.length)]}
     return _tfds("tensor_feature.Tensor", tensor={"dtype": dtype, "encoding": "none", "shape": shape})
 
 
 def _tfds_split(manifest: Manifest, split: str) -> dict[str, Any]:
-    of = manifest.splits[split]
-    parts = [parse_shard_name(shard.name) for shard in of.shards]
+    split_info = manifest.splits[split]
+    parts = [parse_shard_name(shard.name) for shard in split_info.shards]
     editions, totals = ({getattr(part, name, None) for part in parts} for name in ("edition", "num_shards"))
     if len(editions) > 1 or None in editions or totals != {len(parts)}:
         raise ValueError(
@@ -135,8 +135,8 @@ def _tfds_split(manifest: Manifest, split: str) -> dict[str, Any]:
     return {
         "filepathTemplate": in_edition("{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", edition or ""),
         "name": split,
-        "numBytes": str(of.num_bytes),
-        "shardLengths": [str(shard.num_examples) for shard in of.shards],
+        "numBytes": str(split_info.num_bytes),
+        "shardLengths": [str(shard.num_examples) for shard in split_info.shards],
     }
 
 

@@ -27,7 +27,7 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.lanes import Blocks
 from tpu_input.pipeline.order import Order
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import no_autograph
 from tpu_input.without_tensorflow.augmentations import find_augmentation
 
 
@@ -46,9 +46,9 @@ def visited_records(manifest: Manifest, split: str, order: Order, start_step: in
     """
     blocks = Blocks(manifest, split, order, batch_size)
 
-    @plain
+    @no_autograph
     def records_of(visit: tf.Tensor) -> tf.data.Dataset:
-        epoch, first, count = (of[0] for of in order.blocks(tf.cast(visit, tf.uint64)[None], tf))
+        epoch, first, count = (column[0] for column in order.blocks(tf.cast(visit, tf.uint64)[None], tf))
         numbers = first + tf.cast(tf.range(tf.cast(count, tf.int64)), tf.uint64)
         return blocks.read(tf.fill(tf.shape(numbers), epoch), numbers)
 
@@ -68,8 +68,8 @@ def served(batches: tf.data.Dataset, config: InputConfig, *described_by: object)
     # one (TF 2.15), so the name contains a hash of what describes the batches.
     function = getattr(config.augment, "__qualname__", type(config.augment).__qualname__)
     augment = find_augmentation(config.augment) or function
-    told = repr((dataclasses.replace(config, augment=None), augment, described_by))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+    description = repr((dataclasses.replace(config, augment=None), augment, described_by))
+    digest = hashlib.sha256(description.encode()).hexdigest()[:12]
     distributed = tf.data.experimental.service.distribute(
         tf.data.experimental.service.ShardingPolicy.DYNAMIC,
         config.service,
@@ -103,8 +103,8 @@ def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) 
             raise ValueError(f"cannot listen on port {port}: {error.strerror}; use another --port") from error
     config = _service.DispatcherConfig(port=port, work_dir=work_dir, fault_tolerant_mode=work_dir is not None)
     server = _service.DispatchServer(config)
-    at = server.target.rpartition(":")[2]
-    _stay(server, f"dispatcher: grpc://{socket.gethostname()}:{at}", say)
+    bound_port = server.target.rpartition(":")[2]
+    _stay(server, f"dispatcher: grpc://{socket.gethostname()}:{bound_port}", say)
 
 
 def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str], None]) -> None:

@@ -29,7 +29,7 @@ from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole, for_images_of
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, is_in_memory, turns
-from tpu_input.pipeline.reading import finished, plain, records
+from tpu_input.pipeline.reading import finished, no_autograph, records
 from tpu_input.service import served, visited_records
 from tpu_input.storage.labels import check_labels
 
@@ -108,10 +108,10 @@ def crops_of_records(
         return crops(lane_records(manifest, split, order, host.positions(batch_size), step, end))
     if not is_small:
         check_memory(cache_bytes(manifest, split, host, config), config)
-    kept, places = _kept(manifest, split, host, config, batch_size, step, by_share=not is_small)
+    ranges, places = _plan_memory(manifest, split, host, config, batch_size, step, by_share=not is_small)
     return from_memory(
-        records(manifest, split, kept),
-        sum(map(len, kept)),
+        records(manifest, split, ranges),
+        sum(map(len, ranges)),
         lambda _, serialized: crops(places, lambda place: serialized[place]),
     )
 
@@ -121,7 +121,7 @@ def _order(manifest: Manifest, split: str, host: Host, config: InputConfig, batc
     return Order.of(manifest, split, lanes, config.seed, config.block_records, config.sampling)
 
 
-def _kept(
+def _plan_memory(
     manifest: Manifest, split: str, host: Host, config: InputConfig, batch_size: int, step: int, by_share: bool
 ) -> tuple[list[range], tf.data.Dataset]:
     """Returns (numbers of the records that a host keeps in memory, their (number over all epochs, place) in order).
@@ -138,7 +138,7 @@ def _kept(
     num_examples, positions = manifest.split(split).num_examples, host.positions(batch_size)
     if by_share and config.sampling == "equal":
         share = Share(num_examples, host.index, host.num_hosts)
-        return [share.own, share.dealt], shuffled(share, config.seed, step * len(positions))
+        return [share.exclusive, share.dealt], shuffled(share, config.seed, step * len(positions))
     order = _order(manifest, split, host, config, batch_size)
     return [range(num_examples)], lane_numbers(order, positions, step)
 
@@ -174,18 +174,18 @@ def crops_of_decoded(
 ) -> tf.data.Dataset:
     """Returns the same as crops_of_records, but from images that are decoded once and kept in memory."""
     check_memory(cache_bytes(manifest, split, host, config), config)
-    kept, places = _kept(manifest, split, host, config, batch_size, step, by_share=True)
+    ranges, places = _plan_memory(manifest, split, host, config, batch_size, step, by_share=True)
     epoch_numbers = manifest.split(split).num_examples * turns(manifest, split, config.sampling)
 
-    def whole(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
+    def decode(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
         return decode_whole(encoded, manifest.record)
 
-    @plain
+    @no_autograph
     def serialized(features: dict[str, tf.Tensor], label: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         return features | {"image": tf.io.serialize_tensor(features["image"])}, label
 
     def crops(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.data.Dataset:
-        @plain
+        @no_autograph
         def crop(number: tf.Tensor, place: tf.Tensor) -> tuple[dict[str, Any], tf.Tensor]:
             example: dict[str, Any] = {name: column[place] for name, column in features.items()}
             image = tf.ensure_shape(tf.io.parse_tensor(example["image"], tf.uint8), [None, None, 3])
@@ -196,11 +196,11 @@ def crops_of_decoded(
 
         return places.map(crop, num_parallel_calls=parallel_decodes(config.service), deterministic=config.deterministic)
 
-    dataset = records(manifest, split, kept)
+    dataset = records(manifest, split, ranges)
     in_order = dataclasses.replace(config, deterministic=True)
-    dataset = decode_records(dataset, manifest, split, in_order, whole, tf.zeros([1, 1, 3], tf.uint8))
+    dataset = decode_records(dataset, manifest, split, in_order, decode, tf.zeros([1, 1, 3], tf.uint8))
     dataset = dataset.map(serialized, num_parallel_calls=parallel_decodes(config.service))
-    return from_memory(dataset, sum(map(len, kept)), crops)
+    return from_memory(dataset, sum(map(len, ranges)), crops)
 
 
 def _served(

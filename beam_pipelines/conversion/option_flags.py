@@ -63,13 +63,13 @@ def command_flags(shaping: Mapping[str, Any], usual: Mapping[str, Any]) -> Itera
 
 def _percent(share: object) -> str:
     """Returns a share as on a command line, e.g. "90%"; for a value from a file that is not a number, the value."""
-    return f"{100 * share:.15g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
+    return f"{100 * share:.15g}%" if isinstance(share, (int, float)) else json_fields.short_repr(share)
 
 
 def _size(num_bytes: object) -> str:
     """Returns a size as on a command line, e.g. "100MB"; for a value from a file that is not a size, the value."""
     if not isinstance(num_bytes, int):
-        return json_fields.shown(num_bytes)
+        return json_fields.short_repr(num_bytes)
     units = (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000))
     unit, unit_bytes = next((unit for unit in units if num_bytes and num_bytes % unit[1] == 0), ("", 1))
     return f"{num_bytes // unit_bytes}{unit}"

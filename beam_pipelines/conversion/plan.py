@@ -279,13 +279,13 @@ def _strangers(value: object) -> tuple[str, str, str, str]:
 
 def _format(name: object) -> str:
     if name not in list(ENDINGS):
-        raise ValueError(f"format must be {', '.join(ENDINGS)}, got {json_fields.shown(name)}")
+        raise ValueError(f"format must be {', '.join(ENDINGS)}, got {json_fields.short_repr(name)}")
     return str(name)
 
 
 def _valid_split(name: str) -> str:
     if not valid_split(name):
-        raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
+        raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.short_repr(name)}")
     return name
 
 
@@ -294,7 +294,7 @@ def _bucket_costs(value: object) -> dict[int, int]:
     numbers = {str(number): number for number in range(1 << BUCKET_BITS)}
     costs = json_fields.counts(value, "buckets")
     if unknown := costs.keys() - numbers.keys():
-        raise ValueError(f"unknown bucket {json_fields.shown(min(unknown))}")
+        raise ValueError(f"unknown bucket {json_fields.short_repr(min(unknown))}")
     return {numbers[bucket]: row_bytes for bucket, row_bytes in costs.items()}
 
 

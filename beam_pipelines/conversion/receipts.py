@@ -156,11 +156,11 @@ class Receipt:
             ("several",),
         )
         if fields["name"] != shard:
-            raise ValueError(f"it is the receipt of another shard, {json_fields.shown(fields['name'])}")
+            raise ValueError(f"it is the receipt of another shard, {json_fields.short_repr(fields['name'])}")
         labels = {str(label): label for label in range(num_classes)}
         class_counts = json_fields.counts(fields["class_counts"], "class_counts", 1)
         if unknown := class_counts.keys() - labels.keys():
-            raise ValueError(f"unknown class {json_fields.shown(min(unknown))}")
+            raise ValueError(f"unknown class {json_fields.short_repr(min(unknown))}")
         num_examples = json_fields.count(fields["num_examples"], "num_examples")
         receipt = cls(
             name=shard,
@@ -207,7 +207,7 @@ class Receipt:
 
 def _attempt(value: object) -> str:
     if not ATTEMPT.fullmatch(text := json_fields.text(value, "attempt")):
-        raise ValueError(f"attempt must be 32 hexadecimal digits, got {json_fields.shown(value)}")
+        raise ValueError(f"attempt must be 32 hexadecimal digits, got {json_fields.short_repr(value)}")
     return text
 
 

@@ -347,7 +347,7 @@ class Conversion:
         command = [json_fields.text(word, "an argument") for word in json_fields.array(fields["command"], "command")]
         folder = json_fields.text(fields["folder"], "folder")
         if unprintable := [word for word in (*command, folder) if not word.isprintable()]:
-            raise ValueError(f"its command contains unprintable characters: {json_fields.shown(unprintable[0])}")
+            raise ValueError(f"its command contains unprintable characters: {json_fields.short_repr(unprintable[0])}")
         sources = [
             {name: json_fields.text(text, name) for name, text in json_fields.mapping(source, "a source").items()}
             for source in json_fields.array(fields["sources"], "sources")

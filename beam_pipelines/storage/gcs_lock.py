@@ -143,7 +143,7 @@ def _renew(lock: _Lock, ended: threading.Event, lost: threading.Event) -> None:
 
 def _holder(lock: _Lock) -> str:
     found = lock.read()
-    return f"process {json_fields.shown(found.get('process'))} on {json_fields.shown(found.get('host'))}"
+    return f"process {json_fields.short_repr(found.get('process'))} on {json_fields.short_repr(found.get('host'))}"
 
 
 def _held(lock: _Lock) -> ValueError:

@@ -170,7 +170,7 @@ def read_published(file: IO[bytes], num_bytes: int, network: str, shapes: Mappin
         raise ValueError(f"it has the weights of {_article(found)}, --network is {network}{advice}")
     if unknown or pieces.keys() - shapes.keys():
         more = [*unknown, *(pieces[path].name for path in pieces.keys() - shapes.keys())]
-        names = json_fields.shown(min(more)) + (f" and {len(more) - 1} more tensors" if len(more) > 1 else "")
+        names = json_fields.short_repr(min(more)) + (f" and {len(more) - 1} more tensors" if len(more) > 1 else "")
         raise ValueError(f"it has {names}, which {network} does not have: it is of a variant of this network")
     reasons = _reasons(tensors, pieces, network, shapes)
     taken = [path for path in shapes if not reasons.get(path)]
@@ -263,7 +263,7 @@ def _described(tensors: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> st
         depths = tuple(stages[stage] for stage in sorted(stages))
         named = f"ResNet ({', '.join(map(str, depths))} blocks)"
         return _RESNETS.get((depths, "stage1_block1_conv3/kernel" in pieces), named)
-    names = ", ".join(json_fields.shown(name) for name in list(tensors)[:3])
+    names = ", ".join(json_fields.short_repr(name) for name in list(tensors)[:3])
     return f"network that is not known (its tensors are called {names or 'nothing'}, …)"
 
 

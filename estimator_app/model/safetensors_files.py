@@ -82,14 +82,14 @@ def read_header(file: IO[bytes], num_bytes: int) -> Header:
     entries = dict(json_fields.mapping(json_fields.load(_read(file, 8, length)), "the header"))
     metadata = json_fields.mapping(entries.pop("__metadata__", {}), "__metadata__")
     for name, value in metadata.items():
-        json_fields.text(value, f"{json_fields.shown(name)} in __metadata__")
+        json_fields.text(value, f"{json_fields.short_repr(name)} in __metadata__")
     tensors = {json_fields.text(name, "the name of a tensor"): _tensor(entry, name) for name, entry in entries.items()}
     tensors = dict(sorted(tensors.items(), key=lambda item: (item[1].start, item[1].num_bytes)))
     end = 0
     for name, tensor in tensors.items():
         if tensor.start != end:
             problem = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
-            raise ValueError(f"the tensor {json_fields.shown(name)} {problem}")
+            raise ValueError(f"the tensor {json_fields.short_repr(name)} {problem}")
         end += tensor.num_bytes
     if end != num_bytes - 8 - length:
         raise ValueError(f"its tensors take {end:,} bytes, but {num_bytes - 8 - length:,} follow the header")
@@ -99,11 +99,11 @@ def read_header(file: IO[bytes], num_bytes: int) -> Header:
 
 def _tensor(entry: Any, name: str) -> Tensor:
     """Returns a tensor of the header; its start is counted from the end of the header."""
-    what = f"the tensor {json_fields.shown(name)}"
+    what = f"the tensor {json_fields.short_repr(name)}"
     found = json_fields.fields(entry, what, ("dtype", "shape", "data_offsets"))
     dtype, shape = found["dtype"], json_fields.array(found["shape"], f"the shape of {what}")
     if not isinstance(dtype, str) or dtype not in _SIZES:
-        raise ValueError(f"{what} has the unknown dtype {json_fields.shown(dtype)}")
+        raise ValueError(f"{what} has the unknown dtype {json_fields.short_repr(dtype)}")
     if len(shape) > _MOST_AXES:
         raise ValueError(f"{what} has {len(shape)} axes; at most {_MOST_AXES} are read")
     for size in shape:
@@ -130,7 +130,7 @@ def read_tensor(file: IO[bytes], name: str, tensor: Tensor) -> npt.NDArray[np.fl
     """
     if tensor.dtype not in READABLE:
         raise ValueError(
-            f"the tensor {json_fields.shown(name)} has dtype {tensor.dtype}; {', '.join(READABLE)} are read"
+            f"the tensor {json_fields.short_repr(name)} has dtype {tensor.dtype}; {', '.join(READABLE)} are read"
         )
     content = _read(file, tensor.start, tensor.num_bytes)
     if tensor.dtype == "BF16":  # the upper half of a float32
@@ -138,7 +138,7 @@ def read_tensor(file: IO[bytes], name: str, tensor: Tensor) -> npt.NDArray[np.fl
     else:
         values = np.frombuffer(content, "<f2" if tensor.dtype == "F16" else "<f4")
     if not np.isfinite(values).all():
-        raise ValueError(f"the tensor {json_fields.shown(name)} has values that are infinite or NaN")
+        raise ValueError(f"the tensor {json_fields.short_repr(name)} has values that are infinite or NaN")
     return values.astype(np.float32).reshape(tensor.shape)
 
 

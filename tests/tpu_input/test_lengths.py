@@ -68,9 +68,15 @@ def test_what_is_written_is_read_in_the_order_of_the_shards():
     assert {name: of.tolist() for name, of in found.by_shard().items()} == {
         name: of.tolist() for name, of in lengths.items()
     }
-    assert found.of_shards([Shard("c", 3, 2**40 + 35, ""), Shard("b", 2, 56, "")]).tolist() == [2**40, 17, 18, 40, 16]
+    assert found.shard_lengths([Shard("c", 3, 2**40 + 35, ""), Shard("b", 2, 56, "")]).tolist() == [
+        2**40,
+        17,
+        18,
+        40,
+        16,
+    ]
     assert parse_lengths(content_of({})).by_shard() == {}
-    assert parse_lengths(content_of({})).of_shards([]).tolist() == []
+    assert parse_lengths(content_of({})).shard_lengths([]).tolist() == []
 
 
 def test_the_same_lengths_are_the_same_bytes_in_the_columns_that_the_format_promises():

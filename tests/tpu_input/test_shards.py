@@ -114,7 +114,7 @@ def test_lengths_are_kept_and_read_again_for_what_has_changed(tmp_path, monkeypa
     changed = manifest_from_shards(pattern, record=IMAGENET).split("train").shards
     assert read == [str(tmp_path / "train-00001")]
     assert [shard.num_examples for shard in changed] == [5, 6, 2]
-    assert {name: len(of) for name, of in positions.kept_lengths(str(tmp_path)).items()} == {
+    assert {name: len(of) for name, of in positions.cached_lengths(str(tmp_path)).items()} == {
         "train-00000": 5,
         "train-00001": 6,
         "train-00002": 2,
@@ -124,9 +124,9 @@ def test_lengths_are_kept_and_read_again_for_what_has_changed(tmp_path, monkeypa
 def test_a_star_that_matches_the_lengths_and_a_folder_means_the_shards(tmp_path):
     write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
     (tmp_path / "aside").mkdir()
-    (tmp_path / f"{positions.KEPT_NAME}.interrupted").touch()
+    (tmp_path / f"{positions.CACHE_NAME}.interrupted").touch()
     first = manifest_from_shards(f"{tmp_path}/*", record=IMAGENET)
-    assert (tmp_path / positions.KEPT_NAME).exists()
+    assert (tmp_path / positions.CACHE_NAME).exists()
     assert manifest_from_shards(f"{tmp_path}/*", record=IMAGENET) == first
     assert manifest_from_shards(f"{tmp_path}/*-*", record=IMAGENET) == first
     assert [shard.name for shard in first.split("train").shards] == ["train-00000", "train-00001"]
@@ -137,7 +137,7 @@ def test_a_star_that_matches_the_lengths_and_a_folder_means_the_shards(tmp_path)
 @pytest.mark.parametrize("content", [b"not Parquet", b"", b"PAR1"])
 def test_damaged_lengths_are_said(tmp_path, content):
     pattern = write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
-    (tmp_path / positions.KEPT_NAME).write_bytes(content)
+    (tmp_path / positions.CACHE_NAME).write_bytes(content)
     with pytest.raises(ValueError, match=r"does not contain valid lengths of records.*; remove it to read them again"):
         manifest_from_shards(pattern, record=IMAGENET)
 

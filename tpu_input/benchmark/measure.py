@@ -48,17 +48,17 @@ class Measured:
     start_bytes: int
 
     @property
-    def whole(self) -> Cost:
+    def total(self) -> Cost:
         return list(self.stages.values())[-1]
 
     @property
     def busy(self) -> float:
         """Share of the cores' time that the complete input uses, in [0, 1]."""
-        return min(1.0, self.whole.cpu_ms / 1000 * self.whole.images_per_second / self.cores)
+        return min(1.0, self.total.cpu_ms / 1000 * self.total.images_per_second / self.cores)
 
     def cores_for(self, need: float) -> float:
         """Returns how many cores of this kind are needed for `need` images per second."""
-        return need * self.whole.cpu_ms / 1000
+        return need * self.total.cpu_ms / 1000
 
 
 def measure(
@@ -78,7 +78,7 @@ def measure(
       ValueError: There is no such split, or too little memory for config.cache.
     """
     start_bytes = _peak_bytes()
-    _run(Candidate.of(manifest, config, split, batch_size), num_images)
+    _run(Candidate.from_config(manifest, config, split, batch_size), num_images)
     peak_bytes = _peak_bytes()
     ways = stages(manifest, config, split, batch_size)
     names = list(ways)
@@ -106,7 +106,7 @@ def whole_cost(
     Raises:
       ValueError: There is no such split, or too little memory for config.cache.
     """
-    way = Candidate.of(manifest, config, split, batch_size)
+    way = Candidate.from_config(manifest, config, split, batch_size)
     return _in_turn({"whole": way}, num_images, rounds)["whole"]
 
 

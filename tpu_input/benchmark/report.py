@@ -28,7 +28,7 @@ def describe(measured: Measured, need: float | None) -> Iterator[str]:
       measured: The benchmark.
       need: Images per second that the accelerator needs; None omits the line about the cores needed.
     """
-    whole = measured.whole
+    total = measured.total
     yield f"{'CPU ms per image':16}{'adds':>8}{'total':>8}   images/s"
     for name, (adds, cost) in _added(measured).items():
         figures = f"{adds:8.3f}{cost.cpu_ms:8.3f}{cost.images_per_second:11,.0f}"
@@ -37,14 +37,14 @@ def describe(measured: Measured, need: float | None) -> Iterator[str]:
     yield f"peak memory {peak:,.0f} MB, {start:,.0f} MB of it before the first image"
     yield ""
     yield (
-        f"{whole.images_per_second:,.0f} images/s here, {whole.cpu_ms:.2f} CPU ms per image; {measured.cores} cores "
+        f"{total.images_per_second:,.0f} images/s here, {total.cpu_ms:.2f} CPU ms per image; {measured.cores} cores "
         f"are busy {measured.busy:.0%} of the time."
     )
     yield bottleneck(measured)
     alone = measured.decode_alone.cpu_ms
     yield (
         f"Only decoding all pixels, the decoder's limit, takes {alone:.2f} ms; the complete input takes "
-        f"{whole.cpu_ms / alone:.2f} times as long."
+        f"{total.cpu_ms / alone:.2f} times as long."
     )
     if need:
         yield f"{need:,.0f} images/s need {measured.cores_for(need):.1f} cores like these."
@@ -61,7 +61,7 @@ def bottleneck(measured: Measured) -> str:
         )
     added = {name: adds for name, (adds, _) in _added(measured).items()}
     most = max(added, key=added.__getitem__)
-    return f"{_STAGES[most][0]} is the bottleneck: {added[most] / measured.whole.cpu_ms:.0%} of the CPU time."
+    return f"{_STAGES[most][0]} is the bottleneck: {added[most] / measured.total.cpu_ms:.0%} of the CPU time."
 
 
 def _added(measured: Measured) -> dict[str, tuple[float, Cost]]:
@@ -77,7 +77,7 @@ def _changes(measured: Measured) -> Iterator[str]:
     yield ""
     busy = measured.busy >= _BUSY
     yield f"One option changed at a time, measured on these images; the gain in {'CPU time' if busy else 'images/s'}:"
-    gains = {name: _gain(measured.whole, cost, busy) for name, cost in measured.changes.items()}
+    gains = {name: _gain(measured.total, cost, busy) for name, cost in measured.changes.items()}
     for name in sorted(gains, key=gains.__getitem__, reverse=True):
         cost = measured.changes[name]
         gain = f"{gains[name]:.2f} times" if gains[name] >= _GAIN else "none"
@@ -86,6 +86,6 @@ def _changes(measured: Measured) -> Iterator[str]:
         yield f"  {reason}"
 
 
-def _gain(whole: Cost, changed: Cost, busy: bool) -> float:
+def _gain(total: Cost, changed: Cost, busy: bool) -> float:
     """Returns the factor of improvement: of CPU time, which repeats best, if the cores are busy; else of images/s."""
-    return whole.cpu_ms / changed.cpu_ms if busy else changed.images_per_second / whole.images_per_second
+    return total.cpu_ms / changed.cpu_ms if busy else changed.images_per_second / total.images_per_second

@@ -18,7 +18,7 @@ from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import Resize, random_window
 from tpu_input.pipeline.lanes import lane_records
 from tpu_input.pipeline.order import Order
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import no_autograph
 from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input_fn
 
 
@@ -35,7 +35,7 @@ class Candidate:
     images: int
 
     @classmethod
-    def of(cls, manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> Candidate:
+    def from_config(cls, manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> Candidate:
         """Returns the complete input, as training calls it."""
         input_fn = make_train_input_fn(manifest, config, split)
         return cls(lambda: input_fn({"batch_size": batch_size}), batch_size)
@@ -70,11 +70,11 @@ def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int)
             lambda: crops(manifest, split, Host(), config, batch_size, 0, resize=resize), batch_size, config.echo
         )
 
-    found = {} if config.cache else _until_decoding(manifest, config, split, batch_size)
-    found |= {"decode": counted(unaugmented, _first_pixel), "resize": counted(config)}
-    found["batch"] = Candidate.of(manifest, unlaid, split, batch_size)
-    found["layout"] = Candidate.of(manifest, config, split, batch_size)
-    return found
+    candidates = {} if config.cache else _until_decoding(manifest, config, split, batch_size)
+    candidates |= {"decode": counted(unaugmented, _first_pixel), "resize": counted(config)}
+    candidates["batch"] = Candidate.from_config(manifest, unlaid, split, batch_size)
+    candidates["layout"] = Candidate.from_config(manifest, config, split, batch_size)
+    return candidates
 
 
 def _first_pixel(image: tf.Tensor, _window: tf.Tensor, _config: InputConfig) -> tf.Tensor:
@@ -89,36 +89,36 @@ def _read(manifest: Manifest, config: InputConfig, split: str, batch_size: int) 
 
 def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
     def read() -> tf.data.Dataset:
-        return _read(manifest, config, split, batch_size).map(plain(lambda _, serialized: serialized))
+        return _read(manifest, config, split, batch_size).map(no_autograph(lambda _, serialized: serialized))
 
-    @plain
+    @no_autograph
     def parsed(serialized: tf.Tensor) -> tf.Tensor:
         return parse(serialized, manifest.first_label, manifest.record)["encoded"]
 
-    @plain
+    @no_autograph
     def window(encoded: tf.Tensor) -> tf.Tensor:
         seed = tf.stack([tf.constant(0, tf.int64), tf.cast(tf.strings.length(encoded), tf.int64)])
         return random_window(tf.io.extract_jpeg_shape(encoded), seed, config)
 
     # Runs on several threads, as in training.
-    at_once: dict[str, Any] = {
+    parallel: dict[str, Any] = {
         "num_parallel_calls": parallel_decodes(config.service),
         "deterministic": config.deterministic,
     }
-    found = {
+    candidates = {
         "read": _counted(read, batch_size, config.echo),
-        "parse": _counted(lambda: read().map(parsed, **at_once), batch_size, config.echo),
+        "parse": _counted(lambda: read().map(parsed, **parallel), batch_size, config.echo),
     }
     if manifest.record.encoding == "jpeg":  # a PNG among them fails in extract_jpeg_shape(), hence ignore_errors()
-        found["crop"] = _counted(
-            lambda: read().map(plain(lambda serialized: window(parsed(serialized))), **at_once).ignore_errors(),
+        candidates["crop"] = _counted(
+            lambda: read().map(no_autograph(lambda serialized: window(parsed(serialized))), **parallel).ignore_errors(),
             batch_size,
             config.echo,
         )
-    return found
+    return candidates
 
 
 def _counted(make: Callable[[], tf.data.Dataset], batch_size: int, images: int) -> Candidate:
     """Returns a candidate that replaces its elements with a constant at once, so that copying them is not timed."""
-    one = plain(lambda *_: tf.constant(True))
+    one = no_autograph(lambda *_: tf.constant(True))
     return Candidate(lambda: make().map(one).batch(batch_size, drop_remainder=True), batch_size * images)

@@ -20,7 +20,7 @@ from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.decoding import parallel_decodes
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import decode_whole
-from tpu_input.pipeline.reading import plain, records
+from tpu_input.pipeline.reading import no_autograph, records
 
 # Enough images for costs to repeat within a few percent, few enough to re-encode in seconds and to keep in memory.
 _SAMPLE, _SAMPLE_BYTES = 256, 200_000_000
@@ -31,7 +31,7 @@ _QUALITY = 90  # JPEG quality that a conversion uses by default
 def sampled(manifest: Manifest, split: str) -> list[bytes]:
     """Returns the encoded images of a sample of the records."""
     dataset = records(manifest, split)
-    parsed = dataset.map(plain(lambda _, serialized: parse(serialized, manifest.first_label, manifest.record)))
+    parsed = dataset.map(no_autograph(lambda _, serialized: parse(serialized, manifest.first_label, manifest.record)))
     sample: list[bytes] = []
     for record in itertools.islice(parsed.as_numpy_iterator(), _SAMPLE):
         sample.append(record["encoded"])
@@ -43,7 +43,7 @@ def sampled(manifest: Manifest, split: str) -> list[bytes]:
 def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -> Candidate:
     """Returns a candidate that decodes all pixels of files in memory, and does nothing else."""
 
-    @plain
+    @no_autograph
     def height(encoded: tf.Tensor) -> tf.Tensor:
         return tf.shape(decode_whole(encoded, manifest.record))[0]
 
@@ -67,15 +67,17 @@ def changes(
       sample: Encoded images of some records.
       folder: Folder where the sample may be stored at a smaller size.
     """
-    found = {
-        f"{name}={value!r}": Candidate.of(manifest, dataclasses.replace(config, **{name: value}), split, batch_size)
+    candidates = {
+        f"{name}={value!r}": Candidate.from_config(
+            manifest, dataclasses.replace(config, **{name: value}), split, batch_size
+        )
         for name, value in _others(config).items()
     }
     side = round(config.image_size / config.eval_crop)
     smaller = _stored_smaller(manifest, split, sample, side, folder)
     if smaller:
         name = f"stored smaller (convert --resize_shorter={side})"
-        found[name] = Candidate.of(smaller, config, split, batch_size)
+        candidates[name] = Candidate.from_config(smaller, config, split, batch_size)
     not_tried = []
     for cache in () if config.cache else ("records", "decoded"):
         cached = dataclasses.replace(config, cache=cache)
@@ -89,8 +91,8 @@ def changes(
         except ValueError as error:
             not_tried.append(str(error))
             continue
-        found[f"cache={cache!r}"] = Candidate.of(part, cached, split, batch_size)
-    return found, tuple(not_tried)
+        candidates[f"cache={cache!r}"] = Candidate.from_config(part, cached, split, batch_size)
+    return candidates, tuple(not_tried)
 
 
 def _others(config: InputConfig) -> dict[str, Any]:
@@ -108,8 +110,8 @@ def _others(config: InputConfig) -> dict[str, Any]:
 
 
 def _first_shard(manifest: Manifest, split: str) -> Manifest:
-    of = manifest.split(split)
-    return dataclasses.replace(manifest, splits={split: dataclasses.replace(of, shards=of.shards[:1])})
+    split_info = manifest.split(split)
+    return dataclasses.replace(manifest, splits={split: dataclasses.replace(split_info, shards=split_info.shards[:1])})
 
 
 def _stored_smaller(manifest: Manifest, split: str, sample: Sequence[bytes], side: int, folder: str) -> Manifest | None:

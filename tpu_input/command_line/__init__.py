@@ -107,7 +107,7 @@ def sigterm_raises() -> Iterator[None]:
 
 
 # Flags of other programs, and the flags of this program that correspond to them.
-_MEANT = {
+_EQUIVALENTS = {
     "batch_size": ("--train_batch_size",),
     "data": ("--dataset", "--input"),
     "data_dir": ("--dataset", "--input"),
@@ -123,38 +123,38 @@ _MEANT = {
 }
 
 
-def _as_spelled(args: Sequence[str], known: Collection[str]) -> list[str]:
+def _as_spelled(args: Sequence[str], options: Collection[str]) -> list[str]:
     """Returns arguments with known flags as they are spelled: --train-steps becomes --train_steps."""
-    spelled = {flag.replace("-", "_"): flag for flag in known}
-    taken = list(args)
-    for number, word in enumerate(taken):
+    spelled = {flag.replace("-", "_"): flag for flag in options}
+    words = list(args)
+    for number, word in enumerate(words):
         if word == "--":
             break
         flag, separator, value = word.partition("=")
-        if word.startswith("--") and flag not in known and (name := spelled.get(flag.replace("-", "_"))):
-            taken[number] = f"{name}{separator}{value}"
-    return taken
+        if word.startswith("--") and flag not in options and (name := spelled.get(flag.replace("-", "_"))):
+            words[number] = f"{name}{separator}{value}"
+    return words
 
 
-def _without_names(args: Sequence[str], arguments: Collection[str], known: Collection[str]) -> list[str]:
+def _without_names(args: Sequence[str], arguments: Collection[str], options: Collection[str]) -> list[str]:
     """Returns arguments with --dataset=D as D if a command has the argument DATASET: it is an option of other commands.
 
     Args:
       args: What was given.
       arguments: Arguments of the command as they are in its usage, such as DATASET.
-      known: Options of the command.
+      options: Options of the command.
     """
-    names = {f"--{name.lower()}" for name in arguments} - {*known}
-    taken: list[str] = []
+    names = {f"--{name.lower()}" for name in arguments} - {*options}
+    words: list[str] = []
     for number, word in enumerate(args):
         name, _, value = word.partition("=")
         if word == "--":
-            return [*taken, *args[number:]]
+            return [*words, *args[number:]]
         if name in names:
-            taken += [value] * (word != name)  # else the value is the next word
+            words += [value] * (word != name)  # else the value is the next word
         else:
-            taken.append(word)
-    return taken
+            words.append(word)
+    return words
 
 
 _HOME = re.compile(r"(--?\w+=(?:\w+=)?|\w+=)?(~(?:/.*)?)", re.DOTALL)
@@ -214,10 +214,10 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = ["none" if choice is None else str(choice) for choice in action.choices]
+        choices = ["none" if choice is None else str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"unknown command {value!r}{suggestion(value, known)}")
-        choice = f"must be one of {', '.join(known)}, got {value!r}{suggestion(str(value), known)}"
+            self.error(f"unknown command {value!r}{suggestion(value, choices)}")
+        choice = f"must be one of {', '.join(choices)}, got {value!r}{suggestion(str(value), choices)}"
         raise argparse.ArgumentError(action, choice)
 
     def format_usage(self) -> str:
@@ -239,16 +239,18 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         # Unknown flags are reported before argparse complains that the flag that was meant is missing. They are not
         # checked at the top level, where the command is not parsed yet, or with --runner, as Beam checks its flags.
-        known = [flag for action in self._actions for flag in action.option_strings]
-        args = _at_home(_as_spelled(sys.argv[1:] if args is None else args, known))
+        options = [flag for action in self._actions for flag in action.option_strings]
+        args = _at_home(_as_spelled(sys.argv[1:] if args is None else args, options))
         arguments = [str(action.metavar) for action in self._get_positional_actions()]
-        args = _without_names(args, [name for name in arguments if name in ("DATASET", "OUTPUT")], known)
+        args = _without_names(args, [name for name in arguments if name in ("DATASET", "OUTPUT")], options)
         words = itertools.takewhile(lambda word: word != "--", args)
-        given = [word.partition("=")[0] for word in words if word.startswith("--")]
-        if self._subparsers is None and not ("--runner" in given and "--runner" in known):
-            for flag in given:
-                if flag not in known:
-                    meant = [other for other in _MEANT.get(flag.replace("-", "_").lstrip("_"), ()) if other in known]
-                    did_you_mean = f"; did you mean {meant[0]}?" if meant else suggestion(flag, known)
+        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+        if self._subparsers is None and not ("--runner" in flags and "--runner" in options):
+            for flag in flags:
+                if flag not in options:
+                    equivalents = [
+                        other for other in _EQUIVALENTS.get(flag.replace("-", "_").lstrip("_"), ()) if other in options
+                    ]
+                    did_you_mean = f"; did you mean {equivalents[0]}?" if equivalents else suggestion(flag, options)
                     self.error(f"unknown flag {flag}{did_you_mean}")
         return super().parse_known_args(args, namespace)

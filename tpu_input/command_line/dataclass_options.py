@@ -48,10 +48,10 @@ def from_fields(kind: type[T], fields: Mapping[str, Any]) -> T:
     Raises:
       ValueError: A field is missing, unknown or invalid.
     """
-    known = field_types(kind)
+    hints = field_types(kind)
     for name in fields:
-        if name not in known:
-            raise ValueError(f"there is no option {name!r}{suggestion(name, known)}")
+        if name not in hints:
+            raise ValueError(f"there is no option {name!r}{suggestion(name, hints)}")
     try:
         return kind(**fields)
     except TypeError as error:  # a field is missing
@@ -71,7 +71,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     if origin in (Union, UnionType):
         if value is None and NoneType in inner:
             return None
-        *others, hint = (each for each in inner if each is not NoneType)
+        *others, hint = (member for member in inner if member is not NoneType)
         if any(isinstance(value, other) for other in others):  # such as text that names a function
             return value
         return checked(value, hint, name)
@@ -111,21 +111,21 @@ def _checked_tuple(value: Any, types: tuple[Any, ...], name: str) -> tuple[Any, 
     return tuple(checked(item, hint, f"each value of {name}") for item, hint in zip(items, types, strict=True))
 
 
-def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
-    """Checks that `value` is one of `known`.
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Checks that `value` is one of `choices`.
 
     Raises:
       ValueError: It is not; the message lists all choices and suggests the most similar one.
     """
-    known = tuple(known)
-    if value not in known:
-        meant = suggestion(str(value), list(map(str, known)))
-        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}{meant}")
+    choices = tuple(choices)
+    if value not in choices:
+        hint = suggestion(str(value), list(map(str, choices)))
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}{hint}")
 
 
-def suggestion(word: str, known: Collection[str]) -> str:
+def suggestion(word: str, candidates: Collection[str]) -> str:
     """Returns "; did you mean …?" with the known word that is the closest to a mistyped one; "" if none is close."""
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, candidates, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -169,8 +169,8 @@ def add_flags(add_argument: Callable[..., Any], kind: type, names: Sequence[str]
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     for name in names:
         flag, hint, default = special.get(name, Flag()), hints[name], defaults[name]
-        text, _, said = docs.get(name, "").partition(" Default: ")
-        text, said = flag.help or _uncapitalized(text.rstrip(".")), flag.default or said.rstrip(".")
+        text, _, default_text = docs.get(name, "").partition(" Default: ")
+        text, default_text = flag.help or _uncapitalized(text.rstrip(".")), flag.default or default_text.rstrip(".")
         label = flag.name or name
         if hint is bool:
             spelled, action = (f"--no_{label}", "store_false") if default else (f"--{label}", "store_true")
@@ -178,12 +178,12 @@ def add_flags(add_argument: Callable[..., Any], kind: type, names: Sequence[str]
             continue
         if default is dataclasses.MISSING or flag.unset:
             default = None
-        elif not said:
-            said = "none" if default is None else f"{default:g}" if hint is float else f"{default}"
+        elif not default_text:
+            default_text = "none" if default is None else f"{default:g}" if hint is float else f"{default}"
         if not flag.required:
-            text = f"{text} (default: {said})"
+            text = f"{text} (default: {default_text})"
         choices, parse = _parser_of(hint)
-        shown = "|".join("none" if choice is None else f"{choice}" for choice in choices or ())
+        alternatives = "|".join("none" if choice is None else f"{choice}" for choice in choices or ())
         add_argument(
             f"--{label}",
             dest=name,
@@ -191,7 +191,7 @@ def add_flags(add_argument: Callable[..., Any], kind: type, names: Sequence[str]
             default=default,
             required=flag.required,
             choices=choices,
-            metavar=flag.metavar or shown or {int: "N", float: "X"}.get(hint, "TEXT"),
+            metavar=flag.metavar or alternatives or {int: "N", float: "X"}.get(hint, "TEXT"),
             help=_escaped(text),
         )
 
@@ -200,7 +200,7 @@ def _parser_of(hint: Any) -> tuple[list[Any] | None, Callable[[str], Any] | None
     """Returns (choices, function that parses a flag's text) of a type."""
     is_optional = NoneType in get_args(hint)
     if is_optional:
-        hint = next(each for each in get_args(hint) if each is not NoneType)
+        hint = next(member for member in get_args(hint) if member is not NoneType)
     if get_origin(hint) is Literal:
         choices = list(get_args(hint))
         if all(isinstance(choice, int) for choice in choices):
@@ -221,5 +221,5 @@ def attributes(kind: type) -> dict[str, str]:
     """Returns the descriptions in the section "Attributes:" of a docstring, each as one line, by name."""
     section = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[2]
     entries = re.split(r"^  (?=\w+: )", section.partition("\n\n")[0], flags=re.MULTILINE)
-    named = (entry.partition(": ") for entry in entries[1:])
-    return {name: " ".join(text.split()) for name, _, text in named}
+    pairs = (entry.partition(": ") for entry in entries[1:])
+    return {name: " ".join(text.split()) for name, _, text in pairs}

@@ -32,15 +32,15 @@ def which_extra(error: ImportError) -> str:
 
 
 @contextlib.contextmanager
-def needing_extras(what: str) -> Iterator[None]:
+def needing_extras(feature: str) -> Iterator[None]:
     """Raises ImportError with the command that installs a package, in one line, where one of an extra is missing.
 
     Args:
-      what: What needs the package; the beginning of the message.
+      feature: What needs the package; the beginning of the message.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if not (advice := which_extra(error)):
             raise
-        raise ImportError(f"{what}: {advice}") from None
+        raise ImportError(f"{feature}: {advice}") from None

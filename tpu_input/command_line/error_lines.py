@@ -39,12 +39,12 @@ _NO_THREADS = (
     "fewer processes"
 )
 _NO_MEMORY = "not enough memory; free some, raise the limit (ulimit -v, or the container's), or use fewer processes"
-_OF_THREADS = re.compile(
+_THREAD_LIMIT = re.compile(
     r"can't start new thread|can't allocate lock|unable to (create|start) (new )?thread|pthread_create|"
     r"thread constructor failed",
     re.IGNORECASE,
 )
-_OF_MEMORY = re.compile(
+_MEMORY_LIMIT = re.compile(
     r"cannot allocate (write-able )?memory|failed to map segment|std::bad_alloc|malloc of size \d+ failed|"
     r"out of memory",
     re.IGNORECASE,
@@ -58,10 +58,10 @@ def first_error(error: BaseException) -> BaseException:
 
     An interruption precedes all that is raised while it is handled.
     """
-    chain, seen = [error], {id(error)}
-    while (before := _handled(chain[-1])) and id(before) not in seen:
+    chain, ids = [error], {id(error)}
+    while (before := _handled(chain[-1])) and id(before) not in ids:
         chain.append(before)
-        seen.add(id(before))
+        ids.add(id(before))
     for earlier in reversed(chain):
         if isinstance(earlier, KeyboardInterrupt):
             return earlier
@@ -86,10 +86,10 @@ def about(path: str) -> Iterator[None]:
 def limit_reached(error: BaseException) -> str:
     """Returns a line if the error is a limit of threads, processes or memory; "" for others."""
     code, text = getattr(error, "errno", None), str(error)
-    if code == errno.EAGAIN or (isinstance(error, RuntimeError) and _OF_THREADS.search(text)):
+    if code == errno.EAGAIN or (isinstance(error, RuntimeError) and _THREAD_LIMIT.search(text)):
         return _NO_THREADS
-    is_of_memory = isinstance(error, MemoryError) or code == errno.ENOMEM
-    if is_of_memory or (isinstance(error, (ImportError, OSError, RuntimeError)) and _OF_MEMORY.search(text)):
+    is_memory_error = isinstance(error, MemoryError) or code == errno.ENOMEM
+    if is_memory_error or (isinstance(error, (ImportError, OSError, RuntimeError)) and _MEMORY_LIMIT.search(text)):
         return _NO_MEMORY
     return ""
 
@@ -107,10 +107,10 @@ def one_line(error: BaseException, place: str = "") -> str:
         return advice
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
-        return _of_system(error.errno, error.strerror, " -> ".join(map(repr, names)), place)
+        return _system_error_line(error.errno, error.strerror, " -> ".join(map(repr, names)), place)
     text = " ".join(str(error).split()) or repr(error)
     if quoted := _QUOTED.fullmatch(text):
-        return _of_system(int(quoted[1]), quoted[2], quoted[3] or "", place)
+        return _system_error_line(int(quoted[1]), quoted[2], quoted[3] or "", place)
     return text
 
 
@@ -118,7 +118,7 @@ def one_line(error: BaseException, place: str = "") -> str:
 _QUOTED = re.compile(r"\[Errno (\d+)\] ([^:']+)(?:: (['\"].*['\"]))?")
 
 
-def _of_system(code: int, reason: str, names: str, place: str) -> str:
+def _system_error_line(code: int, reason: str, names: str, place: str) -> str:
     where = names or (f"while working on {place!r}" if place else "")
     advice = _ADVICE.get(code, "")
     return (f"{where}: " if where else "") + reason + (f"; {advice}" if advice else "")

@@ -12,7 +12,7 @@ from typing import Any
 
 # Reasons of status 403 that end by themselves, when the rate or the quota has room again; 429 has the same ones:
 # https://cloud.google.com/storage/docs/json_api/v1/status-codes
-_OF_RATES = frozenset({"quotaExceeded", "rateLimitExceeded", "userRateLimitExceeded"})
+_RATE_REASONS = frozenset({"quotaExceeded", "rateLimitExceeded", "userRateLimitExceeded"})
 # Size of the pool of open connections. The default of requests is 10; each thread above that opens a new connection,
 # with a new handshake.
 _CONNECTIONS = 128
@@ -42,14 +42,14 @@ def _client_of(process: int) -> Any:
         with warnings.catch_warnings():
             # Shown to users who are logged in by gcloud without a project; access to objects needs no project.
             warnings.filterwarnings("ignore", "Your application has authenticated using end user credentials")
-            made = storage.Client(project=None)
+            storage_client = storage.Client(project=None)
     except DefaultCredentialsError:
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # they are given, but not usable
             raise
-        made = storage.Client.create_anonymous_client()
+        storage_client = storage.Client.create_anonymous_client()
     for scheme in ("https://", "http://"):
-        made._http.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
-    return made
+        storage_client._http.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
+    return storage_client
 
 
 def retries() -> Any:
@@ -70,6 +70,6 @@ def is_rate_limit(error: BaseException) -> bool:
         return False
     try:
         errors = getattr(error, "errors", None) or response.json()["error"]["errors"]  # type: ignore[union-attr]
-        return any(entry.get("reason") in _OF_RATES for entry in errors)
+        return any(entry.get("reason") in _RATE_REASONS for entry in errors)
     except (AttributeError, KeyError, TypeError, ValueError):  # not an answer of the JSON API
-        return any(reason in str(error) for reason in _OF_RATES)
+        return any(reason in str(error) for reason in _RATE_REASONS)

@@ -93,8 +93,8 @@ def everyday(parser: argparse.ArgumentParser, names: Sequence[str] | None) -> li
     if names is None:
         names = [option for title, group in _groups(parser) if title != MESSAGES for option in map(_flag, group)]
     required = [option for option, action in options.items() if action.required and option not in names]
-    shown = [*parser._get_positional_actions(), *(options[option] for option in [*required, *names] if option)]
-    rows = [(name(action), _first_sentence(description(action))) for action in dict.fromkeys(shown)]
+    actions = [*parser._get_positional_actions(), *(options[option] for option in [*required, *names] if option)]
+    rows = [(name(action), _first_sentence(description(action))) for action in dict.fromkeys(actions)]
     titles = ", ".join(title for title, _ in _groups(parser))
     rest = f"{parser.prog} --help-all describes all {len(options)} options in full: {titles}."
     return [*table(rows), "", *paragraph(rest)]
@@ -115,7 +115,7 @@ def commands(parser: argparse.ArgumentParser) -> list[str]:
     added = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return [
         "commands:",
-        *table([(each.dest, each.help or "") for action in added for each in action._get_subactions()]),
+        *table([(command.dest, command.help or "") for action in added for command in action._get_subactions()]),
     ]
 
 
@@ -148,11 +148,11 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _groups(parser: argparse.ArgumentParser) -> list[tuple[str, list[argparse.Action]]]:
     """Returns (title, options) of every group that has options; the last one is common to all commands."""
-    found = [
+    sections = [
         (group.title or "", [action for action in group._group_actions if action.option_strings])
         for group in parser._action_groups
     ]
-    return sorted(((title, actions) for title, actions in found if actions), key=lambda item: item[0] == MESSAGES)
+    return sorted(((title, actions) for title, actions in sections if actions), key=lambda item: item[0] == MESSAGES)
 
 
 def _first_sentence(text: str) -> str:

@@ -147,8 +147,8 @@ def _run(name: str, arguments: list[str]) -> int:
     if name == "completion":
         return _completion(arguments[1:])
     if name not in COMMANDS:
-        known = [*COMMANDS, "completion"]
-        print_error(f"unknown command {name!r}{suggestion(name, known)} (see jpeg2tpu --help)")
+        commands = [*COMMANDS, "completion"]
+        print_error(f"unknown command {name!r}{suggestion(name, commands)} (see jpeg2tpu --help)")
         return 2
     try:
         package = importlib.import_module(f"{COMMANDS[name].package}.__main__")

@@ -35,7 +35,7 @@ _log.setLevel(logging.INFO)
 _log.addHandler(logging.NullHandler())  # else Python prints its warnings
 _is_quiet = False
 SECONDS_PER_LINE = 30.0  # seconds between two lines of progress where no bar is drawn
-_DRAW_EACH = 0.5  # seconds between two drawings of an activity
+_DRAW_SECONDS = 0.5  # seconds between two drawings of an activity
 
 
 def add_output_flags(flag: AddFlag, has_result: bool) -> None:
@@ -147,9 +147,9 @@ def activity(text: str) -> Iterator[None]:
         columns = max(20, os.get_terminal_size(terminal).columns)
         while True:
             seconds = time.monotonic() - began
-            shown = f"{text} …" + (f" {seconds:.0f} s" if seconds >= 1 else "")
-            show(f"\r{shown[: columns - 1]}\x1b[K")
-            if ended.wait(_DRAW_EACH):
+            line = f"{text} …" + (f" {seconds:.0f} s" if seconds >= 1 else "")
+            show(f"\r{line[: columns - 1]}\x1b[K")
+            if ended.wait(_DRAW_SECONDS):
                 return
 
     thread = threading.Thread(target=draw, daemon=True)

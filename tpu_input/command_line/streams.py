@@ -90,15 +90,15 @@ def streams() -> Iterator[None]:
     before = sys.stdout, sys.stderr
     sys.stderr = cast(TextIO, Stream(sys.stderr, "stderr"))
     sys.stdout = cast(TextIO, Stream(sys.stdout, "stdout"))
-    of_command = sys.stdout, sys.stderr
+    installed = sys.stdout, sys.stderr
     try:
         yield
     finally:
-        for stream in of_command:
+        for stream in installed:
             stream.flush()
-        if sys.stdout is of_command[0]:
+        if sys.stdout is installed[0]:
             sys.stdout = before[0]
-        if sys.stderr is of_command[1]:
+        if sys.stderr is installed[1]:
             sys.stderr = before[1]
 
 

@@ -43,14 +43,14 @@ def class_table(names: Iterable[str], where: str) -> tuple[str, ...]:
     Raises:
       ValueError: A name occurs twice, or is empty.
     """
-    given = list(names)
-    table = tuple(map(canonical, given))
+    originals = list(names)
+    table = tuple(map(canonical, originals))
     if "" in table:
         raise ValueError(f"{where} must name each class once, but name {table.index('') + 1} is empty; write its name")
     counts = Counter(table)
     if len(counts) < len(table):
         name = next(name for name in table if counts[name] > 1)
-        spellings = sorted({other for other, form in zip(given, table, strict=True) if form == name})
+        spellings = sorted({other for other, form in zip(originals, table, strict=True) if form == name})
         spelled = f", as {' and '.join(map(ascii, spellings))}" if len(spellings) > 1 else ""
         raise ValueError(
             f"{where} has the name {name!r} {counts[name]} times{spelled}; it must name each class once, so tell them "

@@ -50,7 +50,7 @@ def effect(image: Image.Image) -> str:
       "": none, as there is no profile, or it equals sRGB within TOLERANCE; "converted": to_srgb() converts the colors;
       "unusable": the profile is damaged, or for another kind of image, and is ignored, as viewers do.
     """
-    return _of(image).effect
+    return _image_conversion(image).effect
 
 
 def to_srgb(pixels: Image.Image, image: Image.Image) -> Image.Image:
@@ -63,7 +63,7 @@ def to_srgb(pixels: Image.Image, image: Image.Image) -> Image.Image:
       pixels: All or some of the pixels of the image, in any size, in its color space: "L", "RGB" or "CMYK".
       image: The image that has the profile.
     """
-    conversion = _of(image)
+    conversion = _image_conversion(image)
     if conversion.table:
         return pixels.point(conversion.table)
     if conversion.transform and pixels.mode == conversion.transform.input_mode:
@@ -73,7 +73,7 @@ def to_srgb(pixels: Image.Image, image: Image.Image) -> Image.Image:
     return pixels
 
 
-def _of(image: Image.Image) -> _Conversion:
+def _image_conversion(image: Image.Image) -> _Conversion:
     profile = image.info.get("icc_profile")
     # Black and white ("1") do not change; LAB defines its colors without a profile.
     if not profile or image.mode in ("1", "LAB"):
@@ -90,7 +90,7 @@ def _conversion(profile: bytes, mode: str) -> _Conversion:
         opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         space = opened.profile.xcolor_space.strip()
         if mode == "L":
-            return _of_greys(opened, space)
+            return _grey_conversion(opened, space)
         if space != mode:
             return _Conversion("unusable")
         transform = ImageCms.buildTransform(opened, _srgb(), mode, "RGB")
@@ -99,7 +99,7 @@ def _conversion(profile: bytes, mode: str) -> _Conversion:
         return _Conversion("unusable")
 
 
-def _of_greys(profile: ImageCms.ImageCmsProfile, space: str) -> _Conversion:
+def _grey_conversion(profile: ImageCms.ImageCmsProfile, space: str) -> _Conversion:
     """Returns the conversion of a grayscale image; its profile may be for gray or, just as often, for RGB."""
     if space not in ("GRAY", "RGB"):
         return _Conversion("unusable")
@@ -120,8 +120,8 @@ def _changes(transform: ImageCms.ImageCmsTransform) -> bool:
     colors = np.concatenate([cube, greys])[None]
     converted = ImageCms.applyTransform(Image.fromarray(colors), transform)
     difference = np.abs(np.asarray(converted, np.int16) - colors)[0].max(axis=-1)
-    of_colors, of_greys = difference[: len(cube)], difference[len(cube) :]
-    return bool(np.quantile(of_colors, _MOST) > TOLERANCE or of_greys.max() > TOLERANCE)
+    color_differences, grey_differences = difference[: len(cube)], difference[len(cube) :]
+    return bool(np.quantile(color_differences, _MOST) > TOLERANCE or grey_differences.max() > TOLERANCE)
 
 
 @functools.cache

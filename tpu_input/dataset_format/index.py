@@ -177,23 +177,24 @@ def read_columns(
     full = SCHEMA_OF_SETS if any(path.startswith("labels.") for path in paths) else SCHEMA
     full = full.append(_FEATURES) if _FEATURES.name in paths else full
     by_name = {_FEATURES.name: _FEATURES, "label": full.field(2)} | {field.name: field for field in full}
-    wanted = full if names is None else pa.schema([by_name[name] for name in names])
-    texts = [field.name for field in wanted if field.type == pa.string()]
+    target_schema = full if names is None else pa.schema([by_name[name] for name in names])
+    texts = [field.name for field in target_schema if field.type == pa.string()]
     # Reads text columns dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
     parquet = pq.ParquetFile(file, read_dictionary=[name for name in texts if name in paths])
     rows = parquet.metadata.num_rows
     if num_rows not in (None, rows) or rows > most_rows:
         raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")
     check_size(parquet.metadata)
-    present = [name for name in wanted.names if name in parquet.schema_arrow.names]
+    present = [name for name in target_schema.names if name in parquet.schema_arrow.names]
     table = parquet.read(columns=present, use_threads=False)
     if len(table) != rows or sorted(table.schema.names) != sorted(present):
         raise ValueError(f"it has {len(table)} rows of {table.schema.names}, not {rows} of {present}")
     check_room(rows, max((text_bytes(table[name]) for name in texts if name in present), default=0))
     columns = [
-        table[field.name].cast(field.type) if field.name in present else pa.nulls(rows, field.type) for field in wanted
+        table[field.name].cast(field.type) if field.name in present else pa.nulls(rows, field.type)
+        for field in target_schema
     ]
-    return pa.table(columns, schema=wanted)
+    return pa.table(columns, schema=target_schema)
 
 
 def check_room(rows: int, num_bytes: int) -> None:

@@ -94,24 +94,26 @@ def bare(data: bytes) -> bytes:
     unknown revision of JFIF or Adobe's code, a damaged color profile, bytes between segments, parameters of a baseline
     scan, which it ignores). These warnings would hide those that concern the pixels.
     """
-    kept, at = bytearray(data[:2]), 2
-    while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
+    output, offset = bytearray(data[:2]), 2
+    while match := _MARKER.search(data, offset):
+        marker, offset = match[1][0], match.end()
         if marker == _SCAN_MARKER:
             break
         if marker not in _WITHOUT_LENGTH:
-            at += int.from_bytes(data[at : at + 2], "big")
+            offset += int.from_bytes(data[offset : offset + 2], "big")
         if marker in _DECODING:
-            kept += data[found.start() : at]
-    if not found:
+            output += data[match.start() : offset]
+    if not match:
         return data
-    kept += b"\xff\xda"
-    scan = len(kept)
-    kept += data[at:]
-    if _frame(data)[0] in _DECODED_FRAMES - _PROGRESSIVE_FRAMES and len(kept) > scan + 2:
-        parameters = scan + 3 + 2 * kept[scan + 2]
-        kept[parameters : parameters + 3] = b"\x00\x3f\x00"  # the values for all coefficients in one scan: T.81, B.2.3
-    return bytes(kept)
+    output += b"\xff\xda"
+    scan = len(output)
+    output += data[offset:]
+    if _frame(data)[0] in _DECODED_FRAMES - _PROGRESSIVE_FRAMES and len(output) > scan + 2:
+        parameters = scan + 3 + 2 * output[scan + 2]
+        output[parameters : parameters + 3] = (
+            b"\x00\x3f\x00"  # the values for all coefficients in one scan: T.81, B.2.3
+        )
+    return bytes(output)
 
 
 _JFIF, _ADOBE = 0xE0, 0xEE  # application segments that tell how colors are coded
@@ -122,16 +124,16 @@ def without_metadata(data: bytes) -> bytes:
 
     What follows the end marker, such as a camera's preview, is left out too.
     """
-    kept, at = bytearray(data[:2]), 2
-    while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
+    output, offset = bytearray(data[:2]), 2
+    while match := _MARKER.search(data, offset):
+        marker, offset = match[1][0], match.end()
         if marker == _SCAN_MARKER:
             last = end(data)
-            return bytes(kept) + b"\xff\xda" + (data[at : last + 2] if last >= at else data[at:])
+            return bytes(output) + b"\xff\xda" + (data[offset : last + 2] if last >= offset else data[offset:])
         if marker not in _WITHOUT_LENGTH:
-            at += int.from_bytes(data[at : at + 2], "big")
+            offset += int.from_bytes(data[offset : offset + 2], "big")
         if marker in _DECODING or marker in (_JFIF, _ADOBE):
-            kept += b"\xff" + data[found.end() - 1 : at]
+            output += b"\xff" + data[match.end() - 1 : offset]
     return data
 
 
@@ -142,30 +144,30 @@ def plain_header(data: bytes) -> PlainHeader | None:
     but the tables of these, JFIF's and Adobe's markers without a thumbnail, and comments: no EXIF, no color profile, no
     second image, and no byte that is out of place. Reading it takes a fifth of the time of Image.open().
     """
-    header, at, num_bytes = None, 2, len(data)
+    header, offset, num_bytes = None, 2, len(data)
     if not data.startswith(b"\xff\xd8\xff"):
         return None
-    while at + 4 <= num_bytes and data[at] == 0xFF:
-        marker, start = data[at + 1], at + 4
+    while offset + 4 <= num_bytes and data[offset] == 0xFF:
+        marker, start = data[offset + 1], offset + 4
         if marker == _SCAN_MARKER:
             return header
-        at += 2 + (data[at + 2] << 8 | data[at + 3])
-        if at < start or at > num_bytes:
+        offset += 2 + (data[offset + 2] << 8 | data[offset + 3])
+        if offset < start or offset > num_bytes:
             return None
         if marker in _SKIPPED:
             continue
         if marker == 0xDB:  # quantization tables: of 8 bits, and complete
-            if (at - start) % 65 or any(data[table] > 3 for table in range(start, at, 65)):
+            if (offset - start) % 65 or any(data[table] > 3 for table in range(start, offset, 65)):
                 return None
         elif marker in _PLAIN_FRAMES:
-            components = data[start + 5] if at >= start + 6 else 0
-            if header or components not in _MODES or at != start + 6 + 3 * components or data[start] != 8:
+            components = data[start + 5] if offset >= start + 6 else 0
+            if header or components not in _MODES or offset != start + 6 + 3 * components or data[start] != 8:
                 return None
             height, width = data[start + 1] << 8 | data[start + 2], data[start + 3] << 8 | data[start + 4]
             header = PlainHeader(_MODES[components], width, height)
         elif not (
-            (marker == 0xE0 and at == start + 14 and data.startswith(b"JFIF\0", start))
-            or (marker == 0xEE and at == start + 12 and data.startswith(b"Adobe", start))
+            (marker == 0xE0 and offset == start + 14 and data.startswith(b"JFIF\0", start))
+            or (marker == 0xEE and offset == start + 12 and data.startswith(b"Adobe", start))
         ):
             return None
     return None
@@ -173,10 +175,10 @@ def plain_header(data: bytes) -> PlainHeader | None:
 
 def frame_size(data: bytes) -> tuple[int, int] | None:
     """Returns (height, width) in pixels as stated in the frame; None if there is no complete frame."""
-    _, at = _frame(data)
-    if at + 7 > len(data):
+    _, offset = _frame(data)
+    if offset + 7 > len(data):
         return None
-    return int.from_bytes(data[at + 3 : at + 5], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+    return int.from_bytes(data[offset + 3 : offset + 5], "big"), int.from_bytes(data[offset + 5 : offset + 7], "big")
 
 
 def with_rows(data: bytes, rows: int) -> bytes:
@@ -189,17 +191,17 @@ def with_rows(data: bytes, rows: int) -> bytes:
       data: A JPEG with a complete frame.
       rows: From 1 to the height of the image.
     """
-    _, at = _frame(data)
-    return b"".join((data[: at + 3], rows.to_bytes(2, "big"), memoryview(data)[at + 5 :]))
+    _, offset = _frame(data)
+    return b"".join((data[: offset + 3], rows.to_bytes(2, "big"), memoryview(data)[offset + 5 :]))
 
 
 def _frame(data: bytes) -> tuple[int, int]:
     """Returns the frame marker, which tells how a JPEG is coded, and the offset after it; 0 and the size if none."""
-    at = 2
-    while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
+    offset = 2
+    while match := _MARKER.search(data, offset):
+        marker, offset = match[1][0], match.end()
         if marker in _FRAMES:
-            return marker, at
+            return marker, offset
         if marker not in _WITHOUT_LENGTH:
-            at += int.from_bytes(data[at : at + 2], "big")
+            offset += int.from_bytes(data[offset : offset + 2], "big")
     return 0, len(data)

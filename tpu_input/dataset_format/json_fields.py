@@ -37,18 +37,18 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)  # json.loads() would make o
 
 def fields(value: object, name: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
     """Returns an object after a check that it has all needed fields, and no others except optional ones."""
-    found = mapping(value, name)
-    if absent := [field for field in needed if field not in found]:
+    members = mapping(value, name)
+    if absent := [field for field in needed if field not in members]:
         raise ValueError(f"{name} lacks {', '.join(map(repr, absent))}")
-    if len(found) > len(needed) and (unknown := found.keys() - set(needed) - set(optional)):
-        raise ValueError(f"{name} has the unknown field {shown(min(unknown))}")
-    return found
+    if len(members) > len(needed) and (unknown := members.keys() - set(needed) - set(optional)):
+        raise ValueError(f"{name} has the unknown field {short_repr(min(unknown))}")
+    return members
 
 
 def mapping(value: object, name: str) -> dict[str, Any]:
     """Returns an object with any fields."""
     if not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object, got {shown(value)}")
+        raise ValueError(f"{name} must be an object, got {short_repr(value)}")
     return value
 
 
@@ -79,11 +79,11 @@ def count(value: object, name: str, least: int = 0, most: int = LARGEST) -> int:
 
 def counts(value: object, name: str, least: int = 0) -> dict[str, int]:
     """Returns an object whose values are all integers of at least `least`."""
-    found = mapping(value, name)
-    for key, number in found.items():
-        count(number, f"{name} of {shown(key)}", least)
+    members = mapping(value, name)
+    for key, number in members.items():
+        count(number, f"{name} of {short_repr(key)}", least)
         text(key, f"a name in {name}")
-    return dict(found)
+    return dict(members)
 
 
 def number(value: Any, name: str, least: float, most: float) -> float:
@@ -104,11 +104,11 @@ def sha256(value: object, name: str) -> str:
     return value
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Returns a value as text for a message: one line of at most 80 characters."""
-    seen = repr(value)
-    return seen if len(seen) <= 80 else f"{seen[:77]}…"
+    full_repr = repr(value)
+    return full_repr if len(full_repr) <= 80 else f"{full_repr[:77]}…"
 
 
 def _got(value: object) -> str:
-    return f", got {shown(value)}"
+    return f", got {short_repr(value)}"

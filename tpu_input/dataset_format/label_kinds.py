@@ -92,7 +92,7 @@ class LabelKind(abc.ABC):
         """Returns whether a label that was read is of this kind, and of classes of the dataset."""
         return self.fits(label) and all(0 <= index < num_classes for index in self.indices(label))
 
-    def shown(self, text: str) -> str:
+    def display(self, text: str) -> str:
         """Returns the text of a label for messages."""
         return ", ".join(self.names(text)) or "none"
 
@@ -221,7 +221,7 @@ def stored_kind(label: Label) -> LabelKind:
 
 def merged_kind(kinds: Iterable[LabelKind]) -> LabelKind | None:
     """Returns the kind of labels that examples of all these kinds have in one dataset; None if there is none."""
-    given = set(kinds)
-    if len(given) == 1:
-        return next(iter(given))
-    return SEVERAL if all(kind.needs_classes for kind in given) else None
+    distinct = set(kinds)
+    if len(distinct) == 1:
+        return next(iter(distinct))
+    return SEVERAL if all(kind.needs_classes for kind in distinct) else None

@@ -53,7 +53,7 @@ class Lengths:
         """Returns {shard: lengths of its records}."""
         return dict(zip(self.names, np.split(self.lengths, self.begins[1:-1]), strict=True)) if self.names else {}
 
-    def of_shards(self, shards: Sequence[Shard]) -> Positions:
+    def shard_lengths(self, shards: Sequence[Shard]) -> Positions:
         """Returns the lengths of the records of some shards, one after another.
 
         Raises:
@@ -67,10 +67,10 @@ class Lengths:
         differs = counts != _int64((shard.num_examples for shard in shards), len(shards))
         differs |= num_bytes != _int64((shard.num_bytes for shard in shards), len(shards))
         if differs.any():
-            at = int(differs.argmax())
+            index = int(differs.argmax())
             raise ValueError(
-                f"it lists {counts[at]} records in {num_bytes[at]} bytes for shard {shards[at].name!r}, which has "
-                f"{shards[at].num_examples} records in {shards[at].num_bytes} bytes"
+                f"it lists {counts[index]} records in {num_bytes[index]} bytes for shard {shards[index].name!r}, "
+                f"which has {shards[index].num_examples} records in {shards[index].num_bytes} bytes"
             )
         if len(numbers) and (np.diff(numbers) == 1).all():  # a split of a dataset: no copy is needed
             return self.lengths[self.begins[numbers[0]] : self.begins[numbers[-1] + 1]]
@@ -94,7 +94,7 @@ def _int64(numbers: Iterable[int], count: int) -> Positions:
 
 def write_lengths(file: IO[bytes], lengths: Mapping[str, Positions]) -> None:
     """Writes {shard: [records] lengths of its records with their framing}; the same lengths give the same bytes."""
-    numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), [len(of) for of in lengths.values()])
+    numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), [len(values) for values in lengths.values()])
     shards = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(list(lengths), pa.string()))
     all_lengths = np.concatenate([np.empty(0, np.int64), *lengths.values()])
     # Differences of the lengths take 39 MB for 13 million photographs; plain numbers take 68 MB and longer to write.
@@ -134,7 +134,7 @@ def _parse(content: bytes, num_rows: int | None) -> Lengths:
     file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["shard"], **checksums)
     types, rows = file.schema_arrow, file.metadata.num_rows
     if types.names != ["shard", "length"] or types.field("length").type != pa.int64():
-        raise ValueError(f"it has the columns {', '.join(f'{of.name} ({of.type})' for of in types)}")
+        raise ValueError(f"it has the columns {', '.join(f'{field.name} ({field.type})' for field in types)}")
     if types.field("shard").type != pa.dictionary(pa.int32(), pa.string()):
         raise ValueError(f"its column shard has the type {types.field('shard').type}")
     if num_rows not in (None, rows) or not 0 <= rows <= _MAX_ROWS:
@@ -151,10 +151,10 @@ def _parse(content: bytes, num_rows: int | None) -> Lengths:
         lengths[row : row + len(table)] = length.to_numpy()
         numbers = shard.indices.to_numpy()
         first = np.flatnonzero(np.diff(numbers, prepend=-1))
-        found = shard.dictionary.take(pa.array(numbers[first])).to_pylist()
-        if names and found[0] == names[-1]:  # the shard continues from the group before
-            first, found = first[1:], found[1:]
-        names += found
+        shard_names = shard.dictionary.take(pa.array(numbers[first])).to_pylist()
+        if names and shard_names[0] == names[-1]:  # the shard continues from the group before
+            first, shard_names = first[1:], shard_names[1:]
+        names += shard_names
         begins.append(first + row)
         row += len(table)
     if row != rows:

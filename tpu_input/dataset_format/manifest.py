@@ -154,26 +154,26 @@ class Split:
 
 def merged(splits: Sequence[Split]) -> Split:
     """Returns splits of one dataset as one, with the mean sizes and the statistics of the pixels of all examples."""
-    known = [split for split in splits if split.num_examples] or list(splits)
+    nonempty = [split for split in splits if split.num_examples] or list(splits)
 
     def mean(values: Iterable[float]) -> float:
-        counts = [max(1, split.num_examples) for split in known]
+        counts = [max(1, split.num_examples) for split in nonempty]
         return sum(count * value for count, value in zip(counts, values, strict=True)) / sum(counts)
 
-    def sides(which: Sequence[tuple[int, float, int]]) -> tuple[int, float, int]:
-        smallest, middle, largest = zip(*which, strict=True)
+    def sides(extents: Sequence[tuple[int, float, int]]) -> tuple[int, float, int]:
+        smallest, middle, largest = zip(*extents, strict=True)
         return min(smallest), mean(middle), max(largest)
 
     def deviation(channel: int) -> float:  # the mean of the squares, less the square of the mean
-        squares = (split.channel_std[channel] ** 2 + split.channel_mean[channel] ** 2 for split in known)
+        squares = (split.channel_std[channel] ** 2 + split.channel_mean[channel] ** 2 for split in nonempty)
         return math.sqrt(max(0.0, mean(squares) - means[channel] ** 2))
 
-    means = [mean(split.channel_mean[channel] for split in known) for channel in range(3)]
+    means = [mean(split.channel_mean[channel] for split in nonempty) for channel in range(3)]
     return Split(
         tuple(shard for split in splits for shard in split.shards),
         tuple(map(sum, zip(*(split.class_counts for split in splits), strict=True))),
-        sides([split.height for split in known]),
-        sides([split.width for split in known]),
+        sides([split.height for split in nonempty]),
+        sides([split.width for split in nonempty]),
         (means[0], means[1], means[2]),
         (deviation(0), deviation(1), deviation(2)),
     )
@@ -244,9 +244,9 @@ class Manifest:
           ValueError: There is none of that name.
         """
         if name not in self.splits:
-            meant = split_named(name)
-            named = f"; the split is called {meant!r}" if meant in self.splits else ""
-            raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}{named}")
+            canonical_name = split_named(name)
+            hint = f"; the split is called {canonical_name!r}" if canonical_name in self.splits else ""
+            raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}{hint}")
         return self.splits[name]
 
     def held_out(self, name: str) -> Manifest:
@@ -273,8 +273,8 @@ class Manifest:
     @property
     def features(self) -> dict[str, FeatureType]:
         """Features of the records besides image and label, by name."""
-        found = self.options.get("features", {})
-        return {name: FeatureType.parse(text) for name, text in found.items()} if isinstance(found, dict) else {}
+        types = self.options.get("features", {})
+        return {name: FeatureType.parse(text) for name, text in types.items()} if isinstance(types, dict) else {}
 
     @property
     def format(self) -> str:
@@ -370,17 +370,17 @@ _OPTIONAL = ("num_fixed", "num_noted", "sources", "earlier", "written_by")
 def _manifest(value: object, path: str) -> Manifest:
     version = json_fields.mapping(value, "it").pop("format_version", None)
     if version != FORMAT_VERSION:
-        raise ValueError(f"format_version is {json_fields.shown(version)}, this package reads {FORMAT_VERSION}")
+        raise ValueError(f"format_version is {json_fields.short_repr(version)}, this package reads {FORMAT_VERSION}")
     names = {field.name for field in dataclasses.fields(Manifest)} - {"path", "record"}
     fields = json_fields.fields(value, "it", sorted(names - set(_OPTIONAL)), _OPTIONAL)
     classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(fields["classes"], "classes"))
     kind = label_kind(_options(fields["options"]).get("label_type", ONE.name))
     if (kind.needs_classes and not classes) or len(set(classes)) < len(classes):
-        raise ValueError(f"classes must name each class once, got {json_fields.shown(fields['classes'])}")
+        raise ValueError(f"classes must name each class once, got {json_fields.short_repr(fields['classes'])}")
     splits = json_fields.mapping(fields["splits"], "splits")
     earlier = tuple(
-        json_fields.sha256(each, "an earlier fingerprint")
-        for each in json_fields.array(fields.get("earlier", []), "earlier")
+        json_fields.sha256(fingerprint, "an earlier fingerprint")
+        for fingerprint in json_fields.array(fields.get("earlier", []), "earlier")
     )
     num_editions = len(earlier) + 1
     manifest = Manifest(
@@ -427,21 +427,23 @@ def _options(value: object) -> dict[str, Any]:
     for text in json_fields.mapping(options.get("features", {}), "features").values():
         FeatureType.parse(text)
     if (name := options.get("label_type", ONE.name)) not in list(KINDS):
-        raise ValueError(f"label_type must be {', '.join(KINDS)}, got {json_fields.shown(name)}")
+        raise ValueError(f"label_type must be {', '.join(KINDS)}, got {json_fields.short_repr(name)}")
     if (shard_format := options.get("format", "tfrecord")) not in list(ENDINGS):
-        raise ValueError(f"format must be {', '.join(ENDINGS)}, got {json_fields.shown(shard_format)}")
+        raise ValueError(f"format must be {', '.join(ENDINGS)}, got {json_fields.short_repr(shard_format)}")
     return options
 
 
 def _split(name: str, value: object, num_classes: int, options: dict[str, Any], num_editions: int) -> Split:
     """Returns the Split that manifest.json describes."""
     if not valid_split(name):
-        raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
+        raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.short_repr(name)}")
     called = f"split {name!r}"
     fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
     shard_format = options.get("format", "tfrecord")
-    found = [_shard(name, shard, shard_format) for shard in json_fields.array(fields["shards"], f"shards of {called}")]
-    shards, places = tuple(shard for shard, _ in found), [place for _, place in found]
+    entries = [
+        _shard(name, shard, shard_format) for shard in json_fields.array(fields["shards"], f"shards of {called}")
+    ]
+    shards, places = tuple(shard for shard, _ in entries), [place for _, place in entries]
     groups = [list(group) for _, group in itertools.groupby(places, lambda place: place.edition)]
     if (
         not shards
@@ -484,7 +486,9 @@ def _shard(split: str, value: object, shard_format: str) -> tuple[Shard, ShardNa
     place = parse_shard_name(name) if isinstance(name, str) else None
     if place is None or place.split != split or place.format != shard_format:
         usual = shard_name(split, 0, 1, shard_format=shard_format)
-        raise ValueError(f"shards of split {split!r} must have names like {usual!r}, got {json_fields.shown(name)}")
+        raise ValueError(
+            f"shards of split {split!r} must have names like {usual!r}, got {json_fields.short_repr(name)}"
+        )
     try:
         json_fields.count(num_examples, "num_examples", 1)
         json_fields.count(num_bytes, "num_bytes", num_examples * FRAME_BYTES)
@@ -501,11 +505,11 @@ def _extent(value: object, name: str) -> tuple[int, float, int]:
 
 
 def _channels(value: object, name: str) -> tuple[float, float, float]:
-    red, green, blue = (json_fields.number(each, name, 0, 255) for each in json_fields.array(value, name, 3))
+    red, green, blue = (json_fields.number(channel, name, 0, 255) for channel in json_fields.array(value, name, 3))
     return red, green, blue
 
 
 def _source(value: object) -> dict[str, str]:
-    found = json_fields.mapping(value, "a source")
-    fields = {"split": "", "label_list": ""} | json_fields.fields(found, "a source", ("path",), tuple(found))
+    members = json_fields.mapping(value, "a source")
+    fields = {"split": "", "label_list": ""} | json_fields.fields(members, "a source", ("path",), tuple(members))
     return {key: json_fields.text(text, f"{key} of a source") for key, text in fields.items()}

@@ -20,7 +20,7 @@ with contextlib.suppress(ImportError):
 
     pillow_heif.register_heif_opener(thumbnails=False)
     FORMATS = (*FORMATS, "HEIF")
-KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
+STORED_MODES = {"L": 1, "RGB": 3}  # mode: channels
 ColorProfiles = Literal["convert", "ignore"]
 _BAND_PIXELS = 1 << 20  # pixels processed at a time, so that no step copies the complete image
 _BITS, _PHOTOMETRIC = 258, 262  # TIFF's tags BitsPerSample and PhotometricInterpretation
@@ -74,7 +74,7 @@ def apply_orientation(image: Image.Image, profiles: str = "convert", pixels: Ima
     if pixels.mode == "RGBA" and image.format in ("BMP", "DIB") and is_transparent(pixels):
         pixels = pixels.convert("RGB")  # many programs leave the fourth byte 0, and viewers show such a BMP as opaque
     profiled = image if profiles == "convert" and color_profiles.effect(image) == "converted" else None
-    if profiled or pixels.mode not in KEPT_MODES or pixels.has_transparency_data:
+    if profiled or pixels.mode not in STORED_MODES or pixels.has_transparency_data:
         is_grey = (pixels.mode in ("1", "L") and not pixels.has_transparency_data) or pixels.mode.startswith("I")
         pixels = _in_bands(
             pixels,
@@ -94,11 +94,11 @@ def _in_bands(image: Image.Image, mode: str, function: Callable[[Image.Image], I
     rows = max(_BAND_PIXELS // image.width, 1)
     if rows >= image.height:
         return function(image)
-    whole = Image.new(mode, image.size)
+    result = Image.new(mode, image.size)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
-        whole.paste(function(image.crop(box)), box)
-    return whole
+        result.paste(function(image.crop(box)), box)
+    return result
 
 
 def is_transparent(image: Image.Image) -> bool:
@@ -120,7 +120,7 @@ def _is_negative(image: Image.Image) -> bool:
 def _opaque(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
     """Returns an image, or some rows of one, on white, RGB or grayscale; in sRGB by `profiled`'s profile, if any."""
     if image.mode.startswith("I"):
-        return _of_sixteen_bits(image, profiled, is_negative)
+        return _sixteen_bits_to_grey(image, profiled, is_negative)
     if not image.has_transparency_data:
         if image.mode != "CMYK":  # profiles of CMYK convert to RGB
             image = image.convert("L" if image.mode in ("1", "L") else "RGB")
@@ -135,7 +135,7 @@ def _opaque(image: Image.Image, profiled: Image.Image | None, is_negative: bool)
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), layer).convert("RGB")
 
 
-def _of_sixteen_bits(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
+def _sixteen_bits_to_grey(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
     """Returns a 16-bit grayscale image as "L", with white for the gray that a PNG's tRNS declares transparent."""
     values = np.asarray(image.convert("I"))
     grey = Image.fromarray((values.clip(0, 65535) >> 8).astype(np.uint8))

@@ -83,16 +83,16 @@ class _Parser:
     """Parser of structs in Thrift's compact protocol, as {number of a field: value}."""
 
     def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
+        self._content, self._offset = content, 0
 
-    def struct(self, wanted: set[int] | None = None, depth: int = 0) -> dict[int, Any]:
-        """Returns the fields of the struct that begins here; only the wanted ones if they are given."""
+    def struct(self, selected: set[int] | None = None, depth: int = 0) -> dict[int, Any]:
+        """Returns the fields of the struct that begins here; only the `selected` ones if they are given."""
         fields: dict[int, Any] = {}
         number = 0
         while (header := self._byte()) & 15 != _STOP:
             number = number + (header >> 4) if header >> 4 else self._signed()
             value = self._value(header & 15, depth + 1)
-            if wanted is None or number in wanted:
+            if selected is None or number in selected:
                 fields[number] = value
         return fields
 
@@ -119,20 +119,20 @@ class _Parser:
         header = self._byte()
         count, kind = header >> 4, header & 15
         count = self._varint() if count == 15 else count
-        if count > len(self._content) - self._at:  # each takes a byte at least
+        if count > len(self._content) - self._offset:  # each takes a byte at least
             raise IndexError
         one_byte = kind in (_TRUE, _FALSE, _BYTE)
         return [self._byte() if one_byte else self._value(kind, depth + 1) for _ in range(count)]
 
     def _byte(self) -> int:
-        self._at += 1
-        return self._content[self._at - 1]
+        self._offset += 1
+        return self._content[self._offset - 1]
 
     def _bytes(self, count: int) -> bytes:
-        if count > len(self._content) - self._at:
+        if count > len(self._content) - self._offset:
             raise IndexError
-        self._at += count
-        return self._content[self._at - count : self._at]
+        self._offset += count
+        return self._content[self._offset - count : self._offset]
 
     def _varint(self) -> int:
         value = shift = 0

@@ -58,16 +58,16 @@ def parse_record(text: str) -> RecordSpec:
     if text in RECORDS:
         return RECORDS[text]
     pairs = [part.partition("=") for part in text.split(",")]
-    given = {name.strip(): value.strip() for name, _, value in pairs}
-    if not all(equals and value.strip() for _, equals, value in pairs) or given.keys() - {"image", "label", _FIRST}:
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    if not all(equals and value.strip() for _, equals, value in pairs) or values.keys() - {"image", "label", _FIRST}:
         raise ValueError(
             f"record must be {', '.join(RECORDS)}, or pairs such as image=FEATURE,label=FEATURE,first_label=1, "
             f"got {text!r}"
         )
-    if not (first := given.get(_FIRST, "0")).isdecimal():
+    if not (first := values.get(_FIRST, "0")).isdecimal():
         raise ValueError(f"first_label of a record must be a number, got {first!r}")
-    plain = RecordSpec()
-    image, label = given.get("image", plain.image_key), given.get("label", plain.label_key)
+    default = RecordSpec()
+    image, label = values.get("image", default.image_key), values.get("label", default.label_key)
     return RecordSpec(image, label, label_offset=int(first))
 
 

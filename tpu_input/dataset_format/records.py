@@ -131,7 +131,7 @@ FEATURES_OF_SETS = {
     for name, feature in FEATURES.items()
 }
 
-_OF_BYTES = frozenset({bytes, list[bytes]})  # kinds
+_BYTES_KINDS = frozenset({bytes, list[bytes]})  # kinds
 _MANY = frozenset({list[bytes], list[int]})
 
 
@@ -146,7 +146,7 @@ def encode(record: Record, first_label: int = 0) -> bytes:
     features = {name: feature.value(record, first_label) for name, feature in table.items()}
     if record.features:
         more = {
-            name: [each.encode() if isinstance(each, str) else each for each in values]
+            name: [value.encode() if isinstance(value, str) else value for value in values]
             for name, values in record.features.items()
         }
         features = dict(sorted((features | more).items()))
@@ -166,7 +166,7 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     values: dict[str, Any] = {}
     labels = SEVERAL if LABELS_KEY in features else ONE
     for name, (kind, _) in (FEATURES_OF_SETS if labels.is_list else FEATURES).items():
-        value = features[name].bytes_list.value if kind in _OF_BYTES else features[name].int64_list.value
+        value = features[name].bytes_list.value if kind in _BYTES_KINDS else features[name].int64_list.value
         if kind in _MANY:
             values[name] = tuple(value)
         elif len(value) != 1:
@@ -181,7 +181,7 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
         width=values["image/width"],
         channels=values["image/channels"],
         label=labels.label([index - first_label for index in labels.indices(values[labels.key])]),
-        class_name=tuple(each.decode() for each in text) if labels.is_list else text.decode(),
+        class_name=tuple(part.decode() for part in text) if labels.is_list else text.decode(),
         sha256=values["image/key/sha256"].decode(),
         features={name: _values_of(features[name]) for name in features if name not in FEATURES and name != LABELS_KEY},
     )
@@ -264,14 +264,14 @@ def parse_int64(
 def _parse_labels(serialized: Any, first_label: int, spec: RecordSpec, num_labels: int) -> dict[str, Any]:
     import tensorflow as tf
 
-    wanted = {
+    feature_specs = {
         spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
         LABELS_KEY: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
     }
-    features = tf.io.parse_single_example(serialized, wanted)
+    features = tf.io.parse_single_example(serialized, feature_specs)
     labels = features[LABELS_KEY] - first_label
-    known = tf.logical_and(labels >= 0, labels < num_labels)
-    kept = tf.boolean_mask(labels, known)
-    counts = tf.scatter_nd(kept[:, None], tf.ones_like(kept), tf.constant([num_labels], tf.int64))
-    label = tf.where(tf.reduce_all(known), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
+    valid = tf.logical_and(labels >= 0, labels < num_labels)
+    indices = tf.boolean_mask(labels, valid)
+    counts = tf.scatter_nd(indices[:, None], tf.ones_like(indices), tf.constant([num_labels], tf.int64))
+    label = tf.where(tf.reduce_all(valid), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
     return {"encoded": features[spec.image_key], "label": tf.ensure_shape(label, [num_labels])}

@@ -88,10 +88,10 @@ def _split_of_name(name: str, path: str) -> str:
     splits = [SPLIT_NAMES[match[1]] if (match := _SPLIT_WORD.fullmatch(word)) else "" for word in words]
     if splits and splits[-1]:
         return splits[-1]
-    named = sorted({*splits} - {""})
-    if len(named) > 1:
+    distinct = sorted({*splits} - {""})
+    if len(distinct) > 1:
         raise ValueError(
-            f"the name of {path!r} has the words of several splits, {' and '.join(named)}; rename it, or "
+            f"the name of {path!r} has the words of several splits, {' and '.join(distinct)}; rename it, or "
             "name each file with its split: --input=SPLIT=FILE"
         )
-    return named[0] if named else ""
+    return distinct[0] if distinct else ""

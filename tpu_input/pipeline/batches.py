@@ -14,7 +14,7 @@ from tpu_input.config import InputConfig
 from tpu_input.pipeline.decoding import within_budget
 from tpu_input.pipeline.device import resolved_layout
 from tpu_input.pipeline.hosts import Host
-from tpu_input.pipeline.reading import finished, plain
+from tpu_input.pipeline.reading import finished, no_autograph
 
 # Prefetched batches on the host, in steps: one that the device takes, and the next one. tf.data's own choice (AUTOTUNE)
 # would grow with the available memory.
@@ -52,7 +52,7 @@ def to_batches(
     if layout != "NHWC":
         order = ["NHWC".index(axis) for axis in layout]
         dataset = dataset.map(
-            plain(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
+            no_autograph(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
             num_parallel_calls=PARALLEL_LAYOUTS,
         )
     return finished(dataset.prefetch(PREFETCHED_STEPS * host.batches_per_step))
@@ -67,7 +67,7 @@ def _echoed(dataset: tf.data.Dataset, batches_per_step: int) -> tf.data.Dataset:
     dataset = dataset.batch(batches_per_step, drop_remainder=True) if batched else dataset
     make = tf.data.Dataset.from_tensor_slices if batched else tf.data.Dataset.from_tensors
 
-    @plain
+    @no_autograph
     def steps(features: dict[str, Any], label: tf.Tensor) -> tf.data.Dataset:
         first, *others = (make((features | {"image": crops}, label)) for crops in features["image"])
         return functools.reduce(tf.data.Dataset.concatenate, others, first)

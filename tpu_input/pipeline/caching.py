@@ -47,7 +47,7 @@ class Share:
     num_hosts: int
 
     @property
-    def own(self) -> range:
+    def exclusive(self) -> range:
         """Numbers of the records that only this host keeps."""
         length = self.num_examples // self.num_hosts
         return range(self.host * length, (self.host + 1) * length)
@@ -59,12 +59,12 @@ class Share:
 
     def taken_before(self, epoch: int) -> int:
         """Returns the number of records that the host takes in all epochs before `epoch`."""
-        return epoch * len(self.own) + (epoch * len(self.dealt) - self.host - 1) // self.num_hosts + 1
+        return epoch * len(self.exclusive) + (epoch * len(self.dealt) - self.host - 1) // self.num_hosts + 1
 
-    def epoch_of(self, taken: int) -> int:
-        """Returns the epoch of the record that the host takes after it has taken that many."""
-        epoch = max(0, taken * self.num_hosts // self.num_examples - 2)
-        while self.taken_before(epoch + 1) <= taken:
+    def epoch_of(self, count: int) -> int:
+        """Returns the epoch of the record that the host takes after `count` others."""
+        epoch = max(0, count * self.num_hosts // self.num_examples - 2)
+        while self.taken_before(epoch + 1) <= count:
             epoch += 1
         return epoch
 
@@ -72,12 +72,12 @@ class Share:
         """Returns (places in memory, numbers in the split) of an epoch's records in its order, [records] int64."""
         import tensorflow as tf
 
-        numbers = tf.constant(np.array([*self.own, *self.dealt], np.int64))
+        numbers = tf.constant(np.array([*self.exclusive, *self.dealt], np.int64))
         turn = (epoch * len(self.dealt) + numbers - self.dealt.start) % self.num_hosts
         is_taken = tf.logical_or(numbers < self.dealt.start, tf.equal(turn, self.host))
         # Each host has a key of its own: in equal orders, the same two records of two hosts would meet in every epoch.
         key = mix(epoch_key(seed, tf.cast(epoch, tf.uint64)) + np.uint64(self.host))
-        size = len(self.own) + len(self.dealt)
+        size = len(self.exclusive) + len(self.dealt)
         places = permutation(tf.cast(tf.range(size), tf.uint64), size, key, tf)
         places = tf.cast(places, tf.int64)
         places = tf.boolean_mask(places, tf.gather(is_taken, places))
@@ -91,20 +91,20 @@ class ShareOrder:
         self.share, self._seed = share, seed
         self._last: tuple[int, npt.NDArray[np.int64]] | None = None  # epoch, and its records: 8 bytes for each
 
-    def records(self, taken: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns (epochs, numbers in the split) of the records that the host takes after `taken` others.
+    def records(self, positions: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns (epochs, numbers in the split) of the records at `positions` of the host's order.
 
         Args:
-          taken: Numbers of records that the host has taken before, in rising order, [N].
+          positions: Numbers of records that the host has taken before, in rising order, [N].
         """
-        epochs, numbers = np.empty(len(taken), np.int64), np.empty(len(taken), np.int64)
-        done = 0
-        while done < len(taken):
-            epoch = self.share.epoch_of(int(taken[done]))
-            end = done + int(np.searchsorted(taken[done:], self.share.taken_before(epoch + 1)))
-            places = taken[done:end].astype(np.int64) - self.share.taken_before(epoch)
-            epochs[done:end], numbers[done:end] = epoch, self._epoch_records(epoch)[places]
-            done = end
+        epochs, numbers = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        begin = 0
+        while begin < len(positions):
+            epoch = self.share.epoch_of(int(positions[begin]))
+            end = begin + int(np.searchsorted(positions[begin:], self.share.taken_before(epoch + 1)))
+            places = positions[begin:end].astype(np.int64) - self.share.taken_before(epoch)
+            epochs[begin:end], numbers[begin:end] = epoch, self._epoch_records(epoch)[places]
+            begin = end
         return epochs, numbers
 
     def _epoch_records(self, epoch: int) -> npt.NDArray[np.int64]:
@@ -113,7 +113,7 @@ class ShareOrder:
         if last and last[0] == epoch:
             return last[1]
         share = self.share
-        numbers = np.array([*share.own, *share.dealt], np.int64)
+        numbers = np.array([*share.exclusive, *share.dealt], np.int64)
         is_taken = (numbers < share.dealt.start) | (
             (epoch * len(share.dealt) + numbers - share.dealt.start) % share.num_hosts == share.host
         )
@@ -136,11 +136,11 @@ def shuffled(share: Share, seed: int, start: int) -> tf.data.Dataset:
     """
     import tensorflow as tf
 
-    from tpu_input.pipeline.reading import plain
+    from tpu_input.pipeline.reading import no_autograph
 
     first_epoch = share.epoch_of(start)
 
-    @plain
+    @no_autograph
     def epoch_examples(epoch: tf.Tensor) -> tf.data.Dataset:
         places, numbers = share.epoch_records(epoch, seed)
         return tf.data.Dataset.from_tensor_slices((epoch * share.num_examples + numbers, places))
@@ -155,11 +155,11 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
     Raises:
       ValueError: The sizes of the images, which the memory of "decoded" is computed from, are not known.
     """
-    of = manifest.split(split)
+    split_info = manifest.split(split)
     # In the order of "balanced", any host may need any record.
-    share = -(-of.num_examples // host.num_hosts) if config.sampling == "equal" else of.num_examples
+    share = -(-split_info.num_examples // host.num_hosts) if config.sampling == "equal" else split_info.num_examples
     if config.cache == "records":
-        return share * of.num_bytes // max(1, of.num_examples)
+        return share * split_info.num_bytes // max(1, split_info.num_examples)
     largest = largest_image_bytes(manifest, split)
     if not largest:
         raise ValueError(f'the image sizes of {manifest.path!r} are not known; use cache="records"')
@@ -168,8 +168,10 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
 
 def largest_image_bytes(manifest: Manifest, split: str) -> int:
     """Returns the bytes of uint8 pixels of an image with the split's mean height and mean width; 0 if not known."""
-    of = manifest.split(split)
-    height, width = manifest.record.raw_shape[:2] if manifest.record.raw_shape else (of.height[1], of.width[1])
+    split_info = manifest.split(split)
+    height, width = (
+        manifest.record.raw_shape[:2] if manifest.record.raw_shape else (split_info.height[1], split_info.width[1])
+    )
     return int(height * width * 3)
 
 
@@ -192,14 +194,14 @@ def check_memory(needed: int, config: InputConfig, available: int | None = None)
 
 def available_bytes() -> int:
     """Returns the available memory in bytes: of the machine, or of the container if that has less (Linux)."""
-    found = [2**62]
+    limits = [2**62]
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
+            limits.append(int(line.split()[1]) * 1024)
     limit, used = _lines("/sys/fs/cgroup/memory.max"), _lines("/sys/fs/cgroup/memory.current")
     if limit and used and limit[0].isdigit():
-        found.append(max(0, int(limit[0]) - int(used[0])))
-    return min(found)
+        limits.append(max(0, int(limit[0]) - int(used[0])))
+    return min(limits)
 
 
 def _lines(path: str) -> list[str]:
@@ -218,6 +220,6 @@ def from_memory(dataset: tf.data.Dataset, count: int, examples: Callable[..., tf
       count: Number of its elements, at least 1.
       examples: Function of the components of `dataset`, each a tensor [count], that returns a dataset.
     """
-    from tpu_input.pipeline.reading import plain
+    from tpu_input.pipeline.reading import no_autograph
 
-    return dataset.batch(count).flat_map(plain(examples))
+    return dataset.batch(count).flat_map(no_autograph(examples))

@@ -25,7 +25,7 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, parse, parse_int64
 from tpu_input.pipeline.images import decode_whole, has_magic_bytes
 from tpu_input.pipeline.order import turns
-from tpu_input.pipeline.reading import locate, plain
+from tpu_input.pipeline.reading import locate, no_autograph
 from tpu_input.storage.positions import unread, walk_lengths
 
 # (encoded, number of the example over all epochs, whether has_magic_bytes() returned True)
@@ -33,7 +33,7 @@ from tpu_input.storage.positions import unread, walk_lengths
 Crop = Callable[[tf.Tensor, tf.Tensor, bool], Any]
 _DECODES_PER_CORE = 2  # records of very different sizes come in order: while a large one is decoded, others wait
 _SERVICE_DECODES = 64
-_TOLD = 3  # problems of a batch that are printed: a damaged shard has as many as records
+_MAX_PRINTED = 3  # problems of a batch that are printed: a damaged shard has as many as records
 
 Fetch = Callable[[tf.Tensor], tf.Tensor]  # (place of a record in memory) -> serialized
 
@@ -73,31 +73,31 @@ def decode_records(
       black: Replacement for an image that cannot be decoded.
       fetch: Returns the serialized record for the second part of an element; None if that is the record.
     """
-    attempt, place_of = _attempt(manifest, config, crop, black), locate(manifest, split)
+    attempt, find_place = _attempt(manifest, config, crop, black), locate(manifest, split)
     num_examples = manifest.split(split).num_examples
     epoch_numbers = num_examples * turns(manifest, split, config.sampling)
 
     padding = no_features(manifest, config)
     empty = {tf.string: "", tf.float32: 0.0, tf.int64: 0}
-    wanted = {
+    feature_specs = {
         name: tf.io.FixedLenFeature(zero.shape, zero.dtype, np.full(zero.shape, empty[zero.dtype]).tolist())
         for name, zero in padding.items()
     }
 
     def further(serialized: tf.Tensor, fine: tf.Tensor) -> dict[str, tf.Tensor]:
-        if not wanted:
+        if not feature_specs:
             return {}
-        found: dict[str, tf.Tensor] = tf.cond(
-            fine, lambda: tf.io.parse_single_example(serialized, wanted), lambda: no_features(manifest, config)
+        parsed: dict[str, tf.Tensor] = tf.cond(
+            fine, lambda: tf.io.parse_single_example(serialized, feature_specs), lambda: no_features(manifest, config)
         )
-        return found
+        return parsed
 
-    @plain
+    @no_autograph
     def decode(number: tf.Tensor, record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         serialized = fetch(record) if fetch else record
 
         def problem_of() -> tf.Tensor:
-            path, place = place_of(number % num_examples)
+            path, place = find_place(number % num_examples)
             return _problem(manifest, path, place, serialized, label, decoded)
 
         image, label, decoded = attempt(number, serialized)
@@ -129,11 +129,14 @@ def no_features(manifest: Manifest, config: InputConfig) -> dict[str, tf.Tensor]
       ValueError: The dataset has no feature of a name in config.features.
     """
     if unknown := [name for name in config.features if name not in manifest.features]:
-        known = ", ".join(map(repr, manifest.features)) or "none"
-        raise ValueError(f"{manifest.path!r} has no feature {unknown[0]!r}; its features are: {known}")
+        names = ", ".join(map(repr, manifest.features)) or "none"
+        raise ValueError(f"{manifest.path!r} has no feature {unknown[0]!r}; its features are: {names}")
     dtypes = {"float": tf.float32, "int": tf.int64, "string": tf.string}
     types = {name: manifest.features[name] for name in config.features}
-    return {name: tf.zeros([of.length] if of.length else [], dtypes[of.kind]) for name, of in types.items()}
+    return {
+        name: tf.zeros([feature.length] if feature.length else [], dtypes[feature.kind])
+        for name, feature in types.items()
+    }
 
 
 def no_label(manifest: Manifest) -> tf.Tensor:
@@ -147,7 +150,7 @@ def _attempt(
     """Returns a function (example number, serialized) -> (image, label, whether it could be decoded)."""
 
     def carefully(magic_checked: bool, *record: tf.Tensor) -> _Image:
-        @plain
+        @no_autograph
         def straight(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
             example = parse_int64(serialized, manifest.first_label, manifest.record, manifest.num_labels)
             return crop(example["encoded"], number, magic_checked), example["label"], tf.constant(True)
@@ -195,38 +198,38 @@ def _problem(
 def _described(
     manifest: Manifest, path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor, why: tf.Tensor
 ) -> tf.Tensor:
-    what = tf.where(tf.equal(serialized, ""), unread(manifest), why)
-    return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", what])
+    reason = tf.where(tf.equal(serialized, ""), unread(manifest), why)
+    return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", reason])
 
 
 def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset:
     """Returns batches without "problem" and "epoch"; prints problems; fails if an epoch has more than max_corrupt."""
 
-    @plain
+    @no_autograph
     def count(state: tuple[tf.Tensor, tf.Tensor], element: tuple[dict[str, tf.Tensor], tf.Tensor]) -> tuple[Any, Any]:
         features, label = element
         corrupt = tf.not_equal(features["problem"], "")
         problems, epochs = (tf.boolean_mask(features[name], corrupt) for name in ("problem", "epoch"))
         last = tf.reduce_max(tf.concat([epochs, state[0][None]], 0))
         before = tf.where(tf.equal(last, state[0]), state[1], 0)
-        seen = before + tf.math.count_nonzero(tf.equal(epochs, last))
-        said = tf.cond(tf.reduce_any(corrupt), lambda: _say(problems, seen), lambda: tf.constant(False))
+        num_corrupt = before + tf.math.count_nonzero(tf.equal(epochs, last))
+        printed = tf.cond(tf.reduce_any(corrupt), lambda: _say(problems, num_corrupt), lambda: tf.constant(False))
         stop = f"more than max_corrupt={max_corrupt} corrupt records in an epoch, the last: "
         stop = tf.strings.join([stop, tf.strings.reduce_join(problems[-1:])])
-        with tf.control_dependencies([said, tf.raw_ops.Assert(condition=seen <= max_corrupt, data=[stop])]):
-            kept = {name: value for name, value in features.items() if name not in ("problem", "epoch")}
-            return (last, tf.identity(seen)), (kept, label)
+        with tf.control_dependencies([printed, tf.raw_ops.Assert(condition=num_corrupt <= max_corrupt, data=[stop])]):
+            remaining = {name: value for name, value in features.items() if name not in ("problem", "epoch")}
+            return (last, tf.identity(num_corrupt)), (remaining, label)
 
     zero = tf.constant(0, tf.int64)
     return batches.scan((zero, zero), count)
 
 
-def _say(problems: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
-    line = tf.strings.join(["skipped corrupt records, ", tf.strings.as_string(seen), " in this epoch: "])
-    told, others = problems[:_TOLD], tf.size(problems) - _TOLD
-    more = tf.where(others > 0, tf.strings.join(["; and ", tf.strings.as_string(others), " more"]), "")
+def _say(problems: tf.Tensor, num_corrupt: tf.Tensor) -> tf.Tensor:
+    line = tf.strings.join(["skipped corrupt records, ", tf.strings.as_string(num_corrupt), " in this epoch: "])
+    printed, num_others = problems[:_MAX_PRINTED], tf.size(problems) - _MAX_PRINTED
+    more = tf.where(num_others > 0, tf.strings.join(["; and ", tf.strings.as_string(num_others), " more"]), "")
     with tf.control_dependencies(
-        [tf.print(tf.strings.join([line, tf.strings.reduce_join(told, separator="; "), more]))]
+        [tf.print(tf.strings.join([line, tf.strings.reduce_join(printed, separator="; "), more]))]
     ):
         return tf.constant(True)
 

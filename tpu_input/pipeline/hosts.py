@@ -74,8 +74,8 @@ class Host:
 
     def positions(self, batch_size: int) -> range:
         """Returns the positions of a step's examples that this host feeds, of lanes()."""
-        own = self.batches_per_step * batch_size
-        return range(self.index * own, (self.index + 1) * own)
+        count = self.batches_per_step * batch_size
+        return range(self.index * count, (self.index + 1) * count)
 
 
 def own_share(num_examples: int, host: Host) -> range:

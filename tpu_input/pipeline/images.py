@@ -55,9 +55,9 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     # Tests height² = area / aspect and width² = area × aspect at once; up to half a pixel too much is rounded down.
     height, width = tf.unstack(sides + 0.5)
     fits = shares * tf.exp(tf.abs(aspects - tf.math.log(width / height))) <= width * height / area
-    chosen = tf.argmax(tf.cast(fits, tf.int8))
-    one_fits = tf.gather(fits, chosen)
-    share, aspect, place = tf.split(tf.gather(tries, chosen, axis=1), [1, 1, 2])
+    choice = tf.argmax(tf.cast(fits, tf.int8))
+    one_fits = tf.gather(fits, choice)
+    share, aspect, place = tf.split(tf.gather(tries, choice, axis=1), [1, 1, 2])
     size = tf.sqrt(share * area * tf.exp(aspect * [-1.0, 1.0]))
     size = tf.where(one_fits, size, largest_sides * [1 / smallest, largest])
     size = tf.clip_by_value(tf.round(size), 1.0, sides)
@@ -113,14 +113,17 @@ def decode_for_training(
         seeds = [tf.stack([seed[0], seed[1] * config.echo + crop]) for crop in range(config.echo)]
 
     def windows(shape: tf.Tensor) -> list[tf.Tensor]:
-        return [random_window(shape, seed_for(of, "window"), config) for of in seeds]
+        return [random_window(shape, seed_for(crop_seed, "window"), config) for crop_seed in seeds]
 
     images = _crops(encoded, windows, config, record, magic_checked, resize or _resized)
     if config.flip:
-        flips = [seed_for(of, "flip") for of in seeds]
+        flips = [seed_for(crop_seed, "flip") for crop_seed in seeds]
         images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, flips, strict=True)]
     if config.augment not in (None, "none"):
-        images = [_augmented(image, seed_for(of, "augment"), config) for image, of in zip(images, seeds, strict=True)]
+        images = [
+            _augmented(image, seed_for(crop_seed, "augment"), config)
+            for image, crop_seed in zip(images, seeds, strict=True)
+        ]
     return images[0] if config.echo == 1 else tuple(images)
 
 
@@ -154,9 +157,9 @@ def has_magic_bytes(encoded: tf.Tensor, record: RecordSpec) -> tf.Tensor:
         return tf.equal(tf.strings.length(encoded), tf.reduce_prod(record.raw_shape))
     begin, end = (_JPEG_BEGIN, _JPEG_END) if record.encoding == "jpeg" else (_PNG_BEGIN, _PNG_END)
     size = tf.strings.length(encoded)
-    at = tf.minimum(len(end), size)  # substr fails outside of the string
+    length = tf.minimum(len(end), size)  # substr fails outside of the string
     ends = tf.cond(
-        tf.equal(tf.strings.substr(encoded, -at, at), end),
+        tf.equal(tf.strings.substr(encoded, -length, length), end),
         lambda: tf.constant(True),
         lambda: tf.size(tf.strings.split(tf.strings.substr(encoded, size // 2, size), end)) > 1,
     )
@@ -222,10 +225,10 @@ def _crops(
 
         def scaled() -> list[tf.Tensor]:
             number = tf.reduce_sum(tf.cast(times >= tf.constant(RATIOS), tf.int32)) - 1
-            at_ratios = [functools.partial(at, ratio) for ratio in RATIOS]
-            return list(tf.switch_case(number, at_ratios))
+            branches = [functools.partial(decoded_at, ratio) for ratio in RATIOS]
+            return list(tf.switch_case(number, branches))
 
-        def at(ratio: int) -> list[tf.Tensor]:
+        def decoded_at(ratio: int) -> list[tf.Tensor]:
             return decoded([scaled_window(window, ratio) for window in windows], ratio)
 
         return resized(tf.cond(times >= RATIOS[0], scaled, lambda: decoded(windows)), windows)
@@ -312,11 +315,11 @@ def _padded(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
     color = tf.cast(tf.constant(color, tf.float32), config.dtype)
     side = config.image_size
     height, width = tf.unstack(tf.shape(image)[:2])
-    above, left = (side - height) // 2, (side - width) // 2
+    top, left = (side - height) // 2, (side - width) // 2
 
     def bar(height: Any, width: Any) -> tf.Tensor:
         return tf.broadcast_to(color, [height, width, 3])
 
-    image = tf.concat([bar(above, width), image, bar(side - height - above, width)], 0)
+    image = tf.concat([bar(top, width), image, bar(side - height - top, width)], 0)
     image = tf.concat([bar(side, left), image, bar(side, side - width - left)], 1)
     return tf.ensure_shape(image, [side, side, 3])

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tpu_input.config import MOST_BLOCK_RECORDS
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.order import Order
-from tpu_input.pipeline.reading import is_remote, plain, read_buffer_bytes, segment_records
+from tpu_input.pipeline.reading import is_remote, no_autograph, read_buffer_bytes, segment_records
 from tpu_input.storage.gcs_filesystem import blocks_advice
 from tpu_input.storage.open_files import allow_open_files
 from tpu_input.storage.positions import split_offsets
@@ -87,12 +87,12 @@ class Blocks:
         last, end = np.full(len(positions), -1), np.zeros(len(positions), np.int64)
         if end_step is not None:
             last, _, end = self._place(end_step - 1, positions)
-        return Ends(*(tf.constant(of, tf.int64) for of in (first, begin, last, end)))
+        return Ends(*(tf.constant(values, tf.int64) for values in (first, begin, last, end)))
 
     def _place(self, step: int, positions: range) -> tuple[npt.NDArray[np.int64], ...]:
         """Returns (epoch * records of the split + number, first byte, byte after the last) of the records of a step."""
         in_stream = np.arange(positions.start, positions.stop, dtype=np.uint64) + np.uint64(step * self._order.lanes)
-        epochs, numbers = (np.asarray(of, np.int64) for of in self._order.records(in_stream))
+        epochs, numbers = (np.asarray(array, np.int64) for array in self._order.records(in_stream))
         shards = np.searchsorted(self._firsts, numbers, side="right") - 1
         is_last = numbers + 1 == self._firsts[shards + 1]
         following = self._all_offsets[np.minimum(numbers + 1, len(self._all_offsets) - 1)]
@@ -109,14 +109,14 @@ class Blocks:
         """
         epochs, numbers = tf.cast(epochs, tf.int64), tf.cast(numbers, tf.int64)
         shards = tf.searchsorted(self._shard_firsts, numbers, side="right", out_type=tf.int64) - 1
-        of = tf.stack([numbers, shards, epochs])
-        goes_on = tf.reduce_all(tf.equal(of[:, 1:], of[:, :-1] + [[1], [0], [0]]), 0)
+        keys = tf.stack([numbers, shards, epochs])
+        goes_on = tf.reduce_all(tf.equal(keys[:, 1:], keys[:, :-1] + [[1], [0], [0]]), 0)
         begins = tf.concat([[0], tf.where(tf.logical_not(goes_on))[:, 0] + 1], 0)
         counts = tf.concat([begins[1:], [tf.size(numbers, tf.int64)]], 0) - begins
         segments = (epochs, numbers, shards)
-        return tf.data.Dataset.from_tensor_slices((*(tf.gather(of, begins) for of in segments), counts)).flat_map(
-            plain(functools.partial(self._segment, ends))
-        )
+        return tf.data.Dataset.from_tensor_slices(
+            (*(tf.gather(column, begins) for column in segments), counts)
+        ).flat_map(no_autograph(functools.partial(self._segment, ends)))
 
     def _segment(
         self, ends: Ends | None, epoch: tf.Tensor, number: tf.Tensor, shard: tf.Tensor, count: tf.Tensor
@@ -148,8 +148,8 @@ class Blocks:
 
 def buffer_bytes(path: str, at_once: int) -> int:
     """Returns the number of bytes that each of `at_once` segments of a dataset reads at once."""
-    of_all = _REMOTE_READ_BYTES if is_remote(path) else _LOCAL_READ_BYTES
-    return max(_LEAST_BUFFER_BYTES, min(read_buffer_bytes(path), of_all // at_once))
+    total_bytes = _REMOTE_READ_BYTES if is_remote(path) else _LOCAL_READ_BYTES
+    return max(_LEAST_BUFFER_BYTES, min(read_buffer_bytes(path), total_bytes // at_once))
 
 
 def records_ahead(manifest: Manifest, split: str, order: Order, lanes: int) -> int:
@@ -157,8 +157,8 @@ def records_ahead(manifest: Manifest, split: str, order: Order, lanes: int) -> i
 
     They are as many as a block has, if the memory suffices: while they are used, the next block is opened.
     """
-    of = manifest.split(split)
-    record_bytes = max(1, of.num_bytes // max(1, of.num_examples))
+    split_info = manifest.split(split)
+    record_bytes = max(1, split_info.num_bytes // max(1, split_info.num_examples))
     return max(1, min(order.block_records, _REMOTE_READ_BYTES // lanes // record_bytes))
 
 
@@ -183,11 +183,11 @@ def lane_records(
     blocks, last_step = Blocks(manifest, split, order, len(positions)), 2**62 if end_step is None else end_step
     all_ends = blocks.ends(positions, start_step, end_step)
 
-    @plain
+    @no_autograph
     def lane(position: tf.Tensor) -> tf.data.Dataset:
-        ends = Ends(*(of[position - positions.start] for of in all_ends))
+        ends = Ends(*(values[position - positions.start] for values in all_ends))
 
-        @plain
+        @no_autograph
         def next_records(step: tf.Tensor) -> tf.data.Dataset:
             steps = tf.range(tf.maximum(step, start_step), tf.minimum(step + _STEPS_AT_ONCE, last_step))
             epochs, numbers = order.records(tf.cast(steps * order.lanes + position, tf.uint64), tf)
@@ -208,7 +208,7 @@ def lane_records(
 def _side_by_side(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: range, ahead: int) -> tf.data.Dataset:
     """Returns a record of each lane in turn, where a read has latency: all lanes read `ahead` records ahead at once."""
     return tf.data.Dataset.range(positions.start, positions.stop).interleave(
-        plain(lambda position: lane(position).prefetch(ahead)),
+        no_autograph(lambda position: lane(position).prefetch(ahead)),
         cycle_length=len(positions),
         num_parallel_calls=len(positions),
         deterministic=True,
@@ -220,13 +220,13 @@ def _by_few_readers(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: ran
 
     The operating system reads local files ahead, and a thread for each lane would only take time.
     """
-    readers = max(of for of in range(1, _READERS + 1) if len(positions) % of == 0)
+    readers = max(count for count in range(1, _READERS + 1) if len(positions) % count == 0)
     per_reader = len(positions) // readers
 
-    @plain
+    @no_autograph
     def neighbours(first: tf.Tensor) -> tf.data.Dataset:
-        own = tf.data.Dataset.range(first, first + per_reader)
-        return own.interleave(lane, cycle_length=per_reader).prefetch(per_reader)
+        group = tf.data.Dataset.range(first, first + per_reader)
+        return group.interleave(lane, cycle_length=per_reader).prefetch(per_reader)
 
     firsts = tf.data.Dataset.range(positions.start, positions.stop, per_reader)
     return firsts.interleave(neighbours, cycle_length=readers, block_length=per_reader)
@@ -244,7 +244,7 @@ def lane_numbers(order: Order, positions: range, start_step: int) -> tf.data.Dat
     """
     steps = -(-_STEPS_AT_ONCE // len(positions))
 
-    @plain
+    @no_autograph
     def next_numbers(step: tf.Tensor) -> tf.data.Dataset:
         in_stream = (step + tf.range(steps, dtype=tf.int64))[:, None] * order.lanes + tf.range(
             positions.start, positions.stop, dtype=tf.int64

@@ -37,22 +37,22 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
       batch_size: Examples in a batch of this host.
       host: For the batches per step.
     """
-    of = manifest.split(split)
-    record = of.num_bytes // max(1, of.num_examples)
-    read = 0 if config.cache else of.num_bytes
+    split_info = manifest.split(split)
+    record = split_info.num_bytes // max(1, split_info.num_examples)
+    read = 0 if config.cache else split_info.num_bytes
     if not config.cache and not is_in_memory(manifest, split):
         order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records, config.sampling)
         read = _lanes_bytes(manifest, split, order, len(host.positions(batch_size)), record)
     pixels = config.image_size**2 * 3
     image = pixels * tf.as_dtype(config.dtype).size
-    whole = largest_image_bytes(manifest, split)
+    full_image = largest_image_bytes(manifest, split)
     # One is being filled, one is being taken. A layout other than NHWC holds its batches before and after transposing.
     batches = PREFETCHED_STEPS * host.batches_per_step + 2 + (0 if config.layout == "NHWC" else 2 * PARALLEL_LAYOUTS)
     return {
         "read": read,
         "decode": parallel_decodes(config.service)
-        * (record + config.echo * image + (whole if config.cache == "decoded" else 0)),
-        "crop": (os.cpu_count() or 1) * (whole + config.echo * (CAST_UP_TO + 1) * pixels * tf.float32.size),
+        * (record + config.echo * image + (full_image if config.cache == "decoded" else 0)),
+        "crop": (os.cpu_count() or 1) * (full_image + config.echo * (CAST_UP_TO + 1) * pixels * tf.float32.size),
         "batches": (batches + (config.echo if config.echo > 1 else 0)) * batch_size * image,
         "cache": cache_bytes(manifest, split, host, config) if config.cache else 0,
     }

@@ -89,7 +89,7 @@ class Order:
         """
         length = self.num_examples // self.lanes
         most = min(self.most, length // _BLOCKS_PER_LANE, self.num_examples // _BLOCKS)
-        return next((of for of in _BLOCK_RECORDS if of <= most and math.gcd(length * (length + 1), of) == 1), 1)
+        return next((size for size in _BLOCK_RECORDS if size <= most and math.gcd(length * (length + 1), size) == 1), 1)
 
     def records(self, positions: Numbers, ops: ModuleType = np) -> tuple[Numbers, Numbers]:
         """Returns (epoch, number of the record) at positions of the stream.
@@ -190,7 +190,8 @@ class BalancedOrder(Order):
         turn, place = positions // _u(len(classes.counts)), positions % _u(len(classes.counts))
         number = permutation(place, len(classes.counts), mix(epoch_key(self.seed, turn)), ops)
         counts, firsts, heights, widths = (
-            _gathered(of, number, ops) for of in (classes.counts, classes.firsts, classes.heights, classes.widths)
+            _gathered(column, number, ops)
+            for column in (classes.counts, classes.firsts, classes.heights, classes.widths)
         )
         key = mix(epoch_key(self.seed, turn // counts) + number + _u(1))  # 0 is for the classes, above
         within = _permuted_within(turn % counts, counts, heights, widths, key, ops)
@@ -218,12 +219,14 @@ class _Classes:
 
 def turns(manifest: Manifest, split: str, sampling: Sampling) -> int:
     """Returns the number of turns that an epoch of a BalancedOrder begins; 1 for an Order."""
-    of = manifest.split(split)
-    return 1 if sampling == "equal" else -(-of.num_examples // max(1, np.count_nonzero(of.class_counts)))
+    split_info = manifest.split(split)
+    return (
+        1 if sampling == "equal" else -(-split_info.num_examples // max(1, np.count_nonzero(split_info.class_counts)))
+    )
 
 
-def _gathered(of: npt.NDArray[Any], places: Numbers, ops: ModuleType) -> Numbers:
-    return of[places.astype(np.int64)] if ops is np else ops.gather(of, ops.cast(places, ops.int64))
+def _gathered(values: npt.NDArray[Any], places: Numbers, ops: ModuleType) -> Numbers:
+    return values[places.astype(np.int64)] if ops is np else ops.gather(values, ops.cast(places, ops.int64))
 
 
 def _unsigned(numbers: Numbers, ops: ModuleType) -> Numbers:
@@ -273,14 +276,14 @@ def _permuted_within(
     return _while(lambda _, outside: some(outside), permuted, (numbers, numbers >= _u(0)), ops)[0]
 
 
-def _while(condition: Any, body: Any, of: tuple[Numbers, ...], ops: ModuleType) -> tuple[Numbers, ...]:
-    """Applies `body` to the values `of` while `condition` holds of them; in TensorFlow, as a loop of the graph."""
+def _while(condition: Any, body: Any, values: tuple[Numbers, ...], ops: ModuleType) -> tuple[Numbers, ...]:
+    """Applies `body` to `values` while `condition` holds of them; in TensorFlow, as a loop of the graph."""
     if ops is not np:
-        last: tuple[Numbers, ...] = ops.while_loop(condition, body, of)
+        last: tuple[Numbers, ...] = ops.while_loop(condition, body, values)
         return last
-    while condition(*of):
-        of = body(*of)
-    return of
+    while condition(*values):
+        values = body(*values)
+    return values
 
 
 def mix(x: Numbers) -> Numbers:

@@ -26,7 +26,7 @@ AT_ONCE = 16  # shards of a bucket that are read side by side
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def plain(function: _Function) -> _Function:
+def no_autograph(function: _Function) -> _Function:
     """Returns a function for Dataset.map and similar methods that AutoGraph does not convert.
 
     No function of this package has Python control flow over tensors: AutoGraph would rewrite them without need, and
@@ -51,7 +51,7 @@ def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def records(
-    manifest: Manifest, split: str, chosen: Sequence[range] | None = None, by_number: bool = True
+    manifest: Manifest, split: str, ranges: Sequence[range] | None = None, by_number: bool = True
 ) -> tf.data.Dataset:
     """Returns one pass over a split: (number of the record in the split, serialized record).
 
@@ -61,13 +61,13 @@ def records(
     Args:
       manifest: The dataset.
       split: Name of the split.
-      chosen: Ranges of the numbers of the records to read; None reads all.
+      ranges: Ranges of the numbers of the records to read; None reads all.
       by_number: Whether records come in the order of their numbers. Otherwise, several shards of a bucket are read side
         by side, because each read has latency.
     """
     shards = manifest.split(split).shards
     segments = []
-    for numbers in chosen or [range(manifest.split(split).num_examples)]:
+    for numbers in ranges or [range(manifest.split(split).num_examples)]:
         before = 0
         for shard in shards:
             place, end = max(0, numbers.start - before), min(shard.num_examples, numbers.stop - before)
@@ -107,7 +107,7 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-@plain
+@no_autograph
 def segment_records(
     path: tf.Tensor,
     num_bytes: tf.Tensor,
@@ -142,7 +142,7 @@ def segment_records(
     # and 2.21).
     excess = tf.data.FixedLengthRecordDataset(path, 1, footer_bytes=num_bytes, buffer_size=1).take(1)
 
-    @plain
+    @no_autograph
     def refuse(byte: tf.Tensor) -> tf.Tensor:
         promised = tf.strings.join(
             [path, " has more than the ", tf.strings.as_string(num_bytes), " bytes in the manifest"]
@@ -159,7 +159,9 @@ def segment_records(
         filenames=[path], compression_type="", buffer_size=buffer_bytes, byte_offsets=[offset]
     )
     read = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    found = (read if skipped is None else read.skip(skipped)).ignore_errors(log_warning=True)
+    intact = (read if skipped is None else read.skip(skipped)).ignore_errors(log_warning=True)
     # take() requests nothing after its last element, so that an intact shard is not read further.
-    wanted = found.concatenate(missing).take(count)
-    return tf.data.Dataset.zip((tf.data.Dataset.range(number, number + count), excess.map(refuse).concatenate(wanted)))
+    serialized = intact.concatenate(missing).take(count)
+    return tf.data.Dataset.zip(
+        (tf.data.Dataset.range(number, number + count), excess.map(refuse).concatenate(serialized))
+    )

@@ -21,7 +21,7 @@ from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, Manif
 from tpu_input.dataset_format.tfrecord import Example
 from tpu_input.storage.byte_ranges import check_file
 from tpu_input.storage.patterns import no_match
-from tpu_input.storage.positions import KEPT_NAME, Positions, keep_lengths, kept_lengths, read_lengths
+from tpu_input.storage.positions import CACHE_NAME, Positions, cached_lengths, keep_lengths, read_lengths
 
 _THREADS = 16  # which mostly wait for storage
 
@@ -32,12 +32,12 @@ def shard_patterns(text: str) -> dict[str, str]:
     Where the name of the files of one glob contains "train", and there are files with "validation" in its place, these
     are the split "validation".
     """
-    named = named_patterns(text)
-    if named[0].name:
-        if unnamed := [path for name, path in named if not name]:
+    pairs = named_patterns(text)
+    if pairs[0].name:
+        if unnamed := [path for name, path in pairs if not name]:
             raise ValueError(f"{unnamed[0]!r} has no split; write SPLIT={unnamed[0]}, or one glob without a split")
-        return dict(named)
-    text = named[0].path
+        return dict(pairs)
+    text = pairs[0].path
     folder, slash, name = text.rpartition("/")
     held_out = f"{folder}{slash}{name.replace('train', 'validation', 1)}"
     has_both = held_out != text and bool(tf.io.gfile.glob(held_out))
@@ -62,35 +62,37 @@ def manifest_from_shards(
     patterns = {"train": pattern} if isinstance(pattern, str) else pattern
     record = record or RecordSpec()
     names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
-    found = {split: _match(pattern) for split, pattern in patterns.items()}
-    folders = {os.path.dirname(path) for paths in found.values() for path in paths}
+    matches = {split: _match(pattern) for split, pattern in patterns.items()}
+    folders = {os.path.dirname(path) for paths in matches.values() for path in paths}
     if len(folders) != 1:
         raise ValueError(f"the shards must be in one folder, got {len(folders)}: {sorted(folders)}")
     (folder,) = folders
-    kept, lengths = kept_lengths(folder), dict[str, Positions]()
+    cached, lengths = cached_lengths(folder), dict[str, Positions]()
     with ThreadPoolExecutor(_THREADS) as pool:
-        counted = {split: pool.map(lambda path: _shard(path, kept, lengths), paths) for split, paths in found.items()}
-        shards = {split: tuple(filter(None, of)) for split, of in counted.items()}
-    for split, of in shards.items():
-        _require(of, patterns[split])
-    if any(kept.get(name) is not of for name, of in lengths.items()):
-        keep_lengths(folder, kept | lengths)
-    for of in shards.values():
-        _check_first(f"{folder}/{of[0].name}", record)
-    splits = {split: _split(of) for split, of in shards.items()}
+        counted = {
+            split: pool.map(lambda path: _shard(path, cached, lengths), paths) for split, paths in matches.items()
+        }
+        shards = {split: tuple(filter(None, results)) for split, results in counted.items()}
+    for split, split_shards in shards.items():
+        _require(split_shards, patterns[split])
+    if any(cached.get(name) is not values for name, values in lengths.items()):
+        keep_lengths(folder, cached | lengths)
+    for split_shards in shards.values():
+        _check_first(f"{folder}/{split_shards[0].name}", record)
+    splits = {split: _split(split_shards) for split, split_shards in shards.items()}
     total = sum(split.num_examples for split in splits.values())
     return Manifest(folder, names, record.label_offset, splits, total, {}, {}, "", record=record)
 
 
 def _match(pattern: str) -> list[str]:
     """Returns the paths that match a pattern, except the counts that this module caches next to the shards."""
-    paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(KEPT_NAME))
+    paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(CACHE_NAME))
     _require(paths, pattern)
     return paths
 
 
-def _require(found: Sequence[object], pattern: str) -> None:
-    if not found:
+def _require(matches: Sequence[object], pattern: str) -> None:
+    if not matches:
         raise ValueError(no_match(pattern))
 
 
@@ -99,13 +101,13 @@ def _split(shards: tuple[Shard, ...]) -> Split:
     return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
 
 
-def _shard(path: str, kept: Mapping[str, Positions], found: dict[str, Positions]) -> Shard | None:
+def _shard(path: str, cached: Mapping[str, Positions], lengths: dict[str, Positions]) -> Shard | None:
     """Returns a shard with its number of records; None for a folder, which a glob can match too.
 
     Args:
       path: Path of the shard.
-      kept: Lengths of the records by shard, as stored next to the shards.
-      found: Lengths of the records by shard, to which this shard's are added if it has no index.
+      cached: Lengths of the records by shard, as stored next to the shards.
+      lengths: Lengths of the records by shard, to which this shard's are added if it has no index.
     """
     name, status = os.path.basename(path), tf.io.gfile.stat(path)
     num_bytes = status.length
@@ -113,13 +115,13 @@ def _shard(path: str, kept: Mapping[str, Positions], found: dict[str, Positions]
         return None
     check_file(path)
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
-    if name in kept and kept[name].sum() == num_bytes:
-        found[name] = kept[name]
+    if name in cached and cached[name].sum() == num_bytes:
+        lengths[name] = cached[name]
     elif tf.io.gfile.exists(index):
         return Shard(name, _count_index(index, num_bytes), num_bytes, "")
     else:
-        found[name] = read_lengths(path, num_bytes)
-    return Shard(name, len(found[name]), num_bytes, "")
+        lengths[name] = read_lengths(path, num_bytes)
+    return Shard(name, len(lengths[name]), num_bytes, "")
 
 
 def _count_index(path: str, num_bytes: int) -> int:

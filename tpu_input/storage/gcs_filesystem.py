@@ -52,12 +52,13 @@ def blocks_advice(path: str, open_files: int) -> str:
       path: Of the dataset.
       open_files: Number of files that are open at the same time.
     """
-    taken = open_files * block_bytes()
-    if not path.startswith("gs://") or taken <= 1 << 30:
+    num_bytes = open_files * block_bytes()
+    if not path.startswith("gs://") or num_bytes <= 1 << 30:
         return ""
     return (
         f"{path}: TensorFlow caches a block of {block_bytes() / 1e6:.0f} MB of each of {open_files} open files, up to "
-        f"{taken / 1e9:.1f} GB; set the environment variable {_BYTES_NAME}={_BLOCK_BYTES} before importing TensorFlow"
+        f"{num_bytes / 1e9:.1f} GB; set the environment variable {_BYTES_NAME}={_BLOCK_BYTES} "
+        "before importing TensorFlow"
     )
 
 

@@ -25,13 +25,13 @@ def split_labels(manifest: Manifest, split: str) -> Labels:
         or does not match the manifest.
     """
     check_labels(manifest)
-    of = manifest.split(split)
+    split_info = manifest.split(split)
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = list(pool.map(lambda shard: _shard_labels(manifest.path, shard), of.shards))
+        read = list(pool.map(lambda shard: _shard_labels(manifest.path, shard), split_info.shards))
     labels: Labels = np.concatenate([np.empty(0, np.int32), *read])
-    largest = max(len(of.class_counts), 1)
+    largest = max(len(split_info.class_counts), 1)
     counts = np.bincount(labels, minlength=largest) if labels.max(initial=0) < largest else ()
-    if tuple(counts) != of.class_counts:
+    if tuple(counts) != split_info.class_counts:
         raise ValueError(
             f"the labels in the index of {manifest.path!r} are not those that its manifest counts in split {split!r}; "
             f"repair it with: jpeg2tpu verify --repair {manifest.path}"

@@ -47,8 +47,8 @@ def names(path: str) -> list[str]:
     skipped = len(_prefix(path))
     with client_errors(path):
         listing = _list(path, delimiter="/")
-        found = {blob.name[skipped:] for blob in listing} | {name[skipped:] for name in listing.prefixes}
-    return sorted(found - {""})
+        entries = {blob.name[skipped:] for blob in listing} | {name[skipped:] for name in listing.prefixes}
+    return sorted(entries - {""})
 
 
 def matches(pattern: str) -> list[str]:

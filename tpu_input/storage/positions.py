@@ -26,7 +26,7 @@ from tpu_input.storage.byte_ranges import check_file, read_bytes, read_existing
 
 Positions = npt.NDArray[np.int64]
 
-KEPT_NAME = ".tpu_input_records.parquet"
+CACHE_NAME = ".tpu_input_records.parquet"
 _HEADER = struct.Struct("<QI")
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
@@ -44,10 +44,10 @@ def split_offsets(manifest: Manifest, split: str) -> Positions:
     lengths = _listed_lengths(manifest, shards)
     if lengths is not None:
         return _offsets_of(shards, lengths)
-    kept = {} if _is_converted(manifest) else kept_lengths(manifest.path)
+    cached = {} if _is_converted(manifest) else cached_lengths(manifest.path)
 
     def offsets(shard: Shard) -> Positions:
-        lengths = kept.get(shard.name)
+        lengths = cached.get(shard.name)
         if lengths is None or len(lengths) != shard.num_examples or lengths.sum() != shard.num_bytes:
             return shard_offsets(manifest, shard)
         return lengths.cumsum() - lengths
@@ -92,7 +92,7 @@ def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | 
     if content is None:
         return None
     try:
-        return parse_lengths(content, num_rows).of_shards(shards)
+        return parse_lengths(content, num_rows).shard_lengths(shards)
     except ValueError as error:
         raise ValueError(
             f"{path!r} does not match {manifest.path!r}: {error}; repair it with: jpeg2tpu verify "
@@ -139,7 +139,7 @@ def _offsets(folder: str, shard: Shard) -> Positions:
 
     if tf.io.gfile.exists(_index_path(folder, shard)):
         return np.ascontiguousarray(read_positions(folder, shard)[:, 0])
-    lengths = kept_lengths(folder).get(shard.name, np.empty(0, np.int64))
+    lengths = cached_lengths(folder).get(shard.name, np.empty(0, np.int64))
     if len(lengths) != shard.num_examples or lengths.sum() != shard.num_bytes:
         lengths = read_lengths(f"{folder}/{shard.name}", shard.num_bytes)
     if len(lengths) != shard.num_examples:
@@ -226,7 +226,7 @@ def _check_uncompressed(path: str, header: bytes) -> None:
         raise ValueError(f"{path!r} {error}") from None
 
 
-def kept_lengths(folder: str) -> dict[str, Positions]:
+def cached_lengths(folder: str) -> dict[str, Positions]:
     """Returns {shard: lengths of its records with their framing} as kept next to the shards; empty if nothing is kept.
 
     Raises:
@@ -234,7 +234,7 @@ def kept_lengths(folder: str) -> dict[str, Positions]:
     """
     from tpu_input.dataset_format.lengths import max_bytes, parse_lengths
 
-    path = f"{folder}/{KEPT_NAME}"
+    path = f"{folder}/{CACHE_NAME}"
     try:
         content = read_existing(path, max_bytes())
         return {} if content is None else parse_lengths(content).by_shard()
@@ -252,10 +252,10 @@ def keep_lengths(folder: str, lengths: Mapping[str, Positions]) -> None:
 
     content = io.BytesIO()
     write_lengths(content, lengths)
-    temporary = f"{folder}/{KEPT_NAME}.{uuid.uuid4().hex}"  # unique, as several hosts may do this at the same time
+    temporary = f"{folder}/{CACHE_NAME}.{uuid.uuid4().hex}"  # unique, as several hosts may do this at the same time
     try:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(content.getvalue())
-        tf.io.gfile.rename(temporary, f"{folder}/{KEPT_NAME}", overwrite=True)
+        tf.io.gfile.rename(temporary, f"{folder}/{CACHE_NAME}", overwrite=True)
     except tf.errors.OpError:
         return

@@ -35,7 +35,7 @@ from tpu_input.dataset_format.jpeg_markers import (
 )
 from tpu_input.dataset_format.orientation import (
     FORMATS,
-    KEPT_MODES,
+    STORED_MODES,
     apply_orientation,
     has_unknown_range,
     is_transparent,
@@ -162,19 +162,19 @@ def _stripped(image: CheckedImage) -> CheckedImage:
     encoded = (_png_without_metadata if is_png else without_metadata)(image.encoded)
     if encoded == image.encoded:
         return image
-    noted = tuple(each for each in image.noted if each != GPS_POSITION)
+    noted = tuple(note for note in image.noted if note != GPS_POSITION)
     return image._replace(encoded=encoded, noted=(*noted, STRIPPED))
 
 
 def _png_without_metadata(data: bytes) -> bytes:
     """Returns a PNG with its critical chunks only, whose names begin with a capital letter: PNG, section 5.4."""
-    kept, at = [data[:8]], 8
-    while at + 12 <= len(data):
-        behind = at + 12 + int.from_bytes(data[at : at + 4], "big")
-        if data[at + 4 : at + 5].isupper():
-            kept.append(data[at:behind])
-        at = behind
-    return b"".join(kept)
+    chunks, offset = [data[:8]], 8
+    while offset + 12 <= len(data):
+        end = offset + 12 + int.from_bytes(data[offset : offset + 4], "big")
+        if data[offset + 4 : offset + 5].isupper():
+            chunks.append(data[offset:end])
+        offset = end
+    return b"".join(chunks)
 
 
 def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage | None:
@@ -194,14 +194,22 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
         return None
     if options.check == "header" and not with_statistics:
         notes = (*_size_notes(shorter, options), NOT_DECODED)
-        return CheckedImage(data, height, width, KEPT_MODES[mode], None, None, None, "", notes)
+        return CheckedImage(data, height, width, STORED_MODES[mode], None, None, None, "", notes)
     scale = (_moments_scale if with_statistics else _hash_scale)(width, height)
     pixels = decode_plain(data, header, scale)
     if not pixels:
         return None
     sums, squares = _moments(pixels) if with_statistics else (None, None)
     return CheckedImage(
-        data, height, width, KEPT_MODES[mode], sums, squares, perceptual_hash(pixels), "", _size_notes(shorter, options)
+        data,
+        height,
+        width,
+        STORED_MODES[mode],
+        sums,
+        squares,
+        perceptual_hash(pixels),
+        "",
+        _size_notes(shorter, options),
     )
 
 
@@ -209,14 +217,14 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     fixed = _fixes(image, data, options)
     if not fixed and image.format in _JPEG and not has_end(data):
         fixed = ["JPEG without its end"]
-    noted = _notes(image, options, is_kept=not fixed)
-    shrink = _is_larger(min(image.size), options, is_kept=not fixed)
-    scale = _scale(image, options, with_statistics, is_kept=not fixed)
+    noted = _notes(image, options, keeps_bytes=not fixed)
+    shrink = _is_larger(min(image.size), options, keeps_bytes=not fixed)
+    scale = _scale(image, options, with_statistics, keeps_bytes=not fixed)
     width, height = size = image.size  # draft() changes it
     is_png = _is_stored_as_png(image, data, options)
-    whole = data.endswith(_PNG_END if is_png else END)
-    if options.check == "header" and not with_statistics and not fixed and not shrink and whole:
-        channels = KEPT_MODES[image.mode]
+    is_complete = data.endswith(_PNG_END if is_png else END)
+    if options.check == "header" and not with_statistics and not fixed and not shrink and is_complete:
+        channels = STORED_MODES[image.mode]
         return CheckedImage(data, height, width, channels, None, None, None, "", (*noted, NOT_DECODED))
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
@@ -231,10 +239,12 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
         dhash = perceptual_hash(pixels)
     reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
     source_size = size if reason else ()
-    return CheckedImage(data, height, width, KEPT_MODES[pixels.mode], sums, squares, dhash, reason, noted, source_size)
+    return CheckedImage(
+        data, height, width, STORED_MODES[pixels.mode], sums, squares, dhash, reason, noted, source_size
+    )
 
 
-def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_kept: bool) -> Scale:
+def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, keeps_bytes: bool) -> Scale:
     """Returns the factor by which a JPEG is reduced while decoded; when it is made smaller, 1 / one of _PARTS.
 
     What is left has at least one and a half times the final size. Measured on seven photographs without noise, with 14
@@ -244,10 +254,10 @@ def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_
     """
     if image.format not in _JPEG:
         return 1
-    if _is_larger(min(image.size), options, is_kept):
+    if _is_larger(min(image.size), options, keeps_bytes):
         needed = Fraction(3 * options.resize_shorter, 2 * min(image.size))
         return next((1 / part for part in _PARTS if part >= needed), Fraction(1))
-    if not is_kept:
+    if not keeps_bytes:
         return 1
     return (_moments_scale if with_statistics else _hash_scale)(*image.size)
 
@@ -346,7 +356,9 @@ def _unopened(data: bytes) -> Rejected:
 def _is_heic(data: bytes) -> bool:
     """Returns whether a file begins as a HEIF container whose brands name an image in HEVC."""
     brands = data[8 : min(int.from_bytes(data[:4], "big"), 64)]
-    return data[4:8] == b"ftyp" and any(brands[at : at + 4] in _HEIC_BRANDS for at in range(0, len(brands), 4))
+    return data[4:8] == b"ftyp" and any(
+        brands[offset : offset + 4] in _HEIC_BRANDS for offset in range(0, len(brands), 4)
+    )
 
 
 @contextlib.contextmanager
@@ -367,11 +379,11 @@ _UNKNOWN_BANDS = "unknown pixel mode"  # as Pillow says of a TIFF that is sound
 
 
 def _damaged(kind: str | None, error: Exception) -> Rejected:
-    said = str(error) or type(error).__name__
-    if said == _UNKNOWN_BANDS:
+    message = str(error) or type(error).__name__
+    if message == _UNKNOWN_BANDS:
         return Rejected("unsupported_format", f"{kind} with bands, bits or a byte order that Pillow does not read")
-    reason = "truncated" if "truncated" in said.lower() else "corrupt"
-    return Rejected(reason, f"{kind}: {said}")
+    reason = "truncated" if "truncated" in message.lower() else "corrupt"
+    return Rejected(reason, f"{kind}: {message}")
 
 
 @contextlib.contextmanager
@@ -428,7 +440,7 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
         return _fixes_of_png(image, data, options) + profile
     if image.format not in _JPEG:
         return [f"format {image.format}", *profile]
-    reasons = [] if image.mode in KEPT_MODES else [f"mode {image.mode}"]
+    reasons = [] if image.mode in STORED_MODES else [f"mode {image.mode}"]
     if orientation_transpose(image) is not None:
         reasons.append("orientation")
     if not is_decoded(data):
@@ -446,7 +458,7 @@ def _is_stored_as_png(image: Image.Image, data: bytes, options: ImageOptions) ->
 
 def _fixes_of_png(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
     """Returns why a PNG cannot be stored as it is, but its color profile."""
-    is_plain = image.mode in KEPT_MODES and "transparency" not in image.info and data[24:25] == b"\x08"
+    is_plain = image.mode in STORED_MODES and "transparency" not in image.info and data[24:25] == b"\x08"
     reasons = [] if is_plain else [f"mode {image.mode} of PNG"]
     if orientation_transpose(image) is not None:
         reasons.append("orientation")
@@ -457,15 +469,15 @@ def _fixes_of_png(image: Image.Image, data: bytes, options: ImageOptions) -> lis
     return reasons
 
 
-def _notes(image: Image.Image, options: ImageOptions, is_kept: bool) -> tuple[str, ...]:
+def _notes(image: Image.Image, options: ImageOptions, keeps_bytes: bool) -> tuple[str, ...]:
     """Returns the findings about an image that are counted in addition to the reasons for re-encoding it."""
     effect = color_profiles.effect(image)
-    is_kept = is_kept and not _is_larger(min(image.size), options)
+    keeps_bytes = keeps_bytes and not _is_larger(min(image.size), options)
     return (
-        *([GPS_POSITION] if is_kept and _has_position(image) else []),
+        *([GPS_POSITION] if keeps_bytes and _has_position(image) else []),
         *([UNUSABLE_PROFILE] if effect == "unusable" else []),
         *([IGNORED_PROFILE] if effect == "converted" and options.color_profiles == "ignore" else []),
-        *(_size_notes(min(image.size), options) if is_kept else ()),
+        *(_size_notes(min(image.size), options) if keeps_bytes else ()),
     )
 
 
@@ -482,15 +494,15 @@ def _has_position(image: Image.Image) -> bool:
         return False
 
 
-def _is_larger(shorter: int, options: ImageOptions, is_kept: bool = True) -> bool:
+def _is_larger(shorter: int, options: ImageOptions, keeps_bytes: bool = True) -> bool:
     """Returns whether an image is made smaller.
 
     Args:
       shorter: Pixels of its shorter side.
       options: The options.
-      is_kept: Whether its bytes can be stored otherwise; an image that is encoded anyway gets the exact size.
+      keeps_bytes: Whether its bytes can be stored otherwise; an image that is encoded anyway gets the exact size.
     """
-    return 0 < options.resize_shorter * (MOST_LARGER if is_kept else 1) < shorter
+    return 0 < options.resize_shorter * (MOST_LARGER if keeps_bytes else 1) < shorter
 
 
 def _size_notes(shorter: int, options: ImageOptions) -> tuple[str, ...]:

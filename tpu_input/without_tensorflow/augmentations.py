@@ -86,12 +86,12 @@ class Augmentation(abc.ABC):
         """
 
     @abc.abstractmethod
-    def apply(self, image: npt.NDArray[Any], drawn: Floats) -> npt.NDArray[Any]:
+    def apply(self, image: npt.NDArray[Any], draws: Floats) -> npt.NDArray[Any]:
         """Returns the augmented image: shape and dtype stay.
 
         Args:
           image: [height, width, 3] in [0, 255], uint8, float32 or bfloat16.
-          drawn: [count], of draw().
+          draws: [count], of draw().
         """
 
     def __call__(self, image: npt.NDArray[Any], seed: Seeds) -> npt.NDArray[Any]:
@@ -128,9 +128,9 @@ class ColorJitter(Augmentation):
     def draw(self, seeds: Seeds) -> Floats:
         return uniform(seed_for(seeds, "color_jitter"), 3)
 
-    def apply(self, image: npt.NDArray[Any], drawn: Floats) -> npt.NDArray[Any]:
+    def apply(self, image: npt.NDArray[Any], draws: Floats) -> npt.NDArray[Any]:
         one = np.float32(1)
-        bright, contrasted, saturated = (drawn * np.float32(2) - one) * np.array(self.strengths, np.float32) + one
+        bright, contrasted, saturated = (draws * np.float32(2) - one) * np.array(self.strengths, np.float32) + one
         to_grey = np.repeat(np.array(GREY, np.float32)[:, None], 3, axis=1)
         matrix = bright * contrasted * (saturated * np.eye(3, dtype=np.float32) + (one - saturated) * to_grey)
         height, width, _ = image.shape
@@ -181,10 +181,10 @@ class RandAugment(Augmentation):
     def draw(self, seeds: Seeds) -> Floats:
         return uniform(seed_for(seeds, "rand_augment"), 4 * self.num_layers)
 
-    def apply(self, image: npt.NDArray[Any], drawn: Floats) -> npt.NDArray[Any]:
+    def apply(self, image: npt.NDArray[Any], draws: Floats) -> npt.NDArray[Any]:
         pixels = _to_uint8(image)
         choices = list(operations(self.magnitude, *self.constants(*image.shape[:2])).values())
-        for choice, sign, *place in drawn.reshape(self.num_layers, 4):
+        for choice, sign, *place in draws.reshape(self.num_layers, 4):
             pixels = choices[_index(choice, len(choices))](pixels, _sign(sign), np.array(place, np.float32))
         return pixels.astype(image.dtype, copy=False)
 
@@ -205,11 +205,11 @@ class AutoAugment(Augmentation):
         choice = uniform(seed_for(seeds, "auto_augment policy"), 1)
         return np.concatenate([choice, uniform(seed_for(seeds, "auto_augment"), 4)], axis=1)
 
-    def apply(self, image: npt.NDArray[Any], drawn: Floats) -> npt.NDArray[Any]:
+    def apply(self, image: npt.NDArray[Any], draws: Floats) -> npt.NDArray[Any]:
         pixels, policy = _to_uint8(image), auto_augment_policy()
         translate = self.translate_const(*image.shape[:2])
-        sub_policy = policy[_index(drawn[0], len(policy))]
-        for (name, probability, magnitude), (chance, sign) in zip(sub_policy, drawn[1:].reshape(2, 2), strict=True):
+        sub_policy = policy[_index(draws[0], len(policy))]
+        for (name, probability, magnitude), (chance, sign) in zip(sub_policy, draws[1:].reshape(2, 2), strict=True):
             if chance < np.float32(probability):
                 pixels = operations(magnitude, 0, translate)[name](pixels, _sign(sign), np.zeros(2, np.float32))
         return pixels.astype(image.dtype, copy=False)
@@ -348,8 +348,8 @@ def _index(choice: np.float32, number: int) -> int:
     return int(choice * np.float32(number))
 
 
-def _sign(drawn: np.float32) -> float:
-    return -1.0 if drawn < np.float32(0.5) else 1.0
+def _sign(number: np.float32) -> float:
+    return -1.0 if number < np.float32(0.5) else 1.0
 
 
 def _to_uint8(image: npt.NDArray[Any]) -> Pixels:
@@ -435,8 +435,8 @@ def _moved(pixels: Pixels, sign: float, place: Floats, strength: float, name: st
     """Returns the image after transform(); beyond its borders the source is reflected, as in the reference."""
     sources = _sources(name, sign * strength, *pixels.shape[:2])
     # As elements of three bytes, so that a pixel is one of them.
-    whole = np.ascontiguousarray(pixels).reshape(-1).view("V3").take(sources)
-    return whole.view(np.uint8).reshape(pixels.shape)
+    moved = np.ascontiguousarray(pixels).reshape(-1).view("V3").take(sources)
+    return moved.view(np.uint8).reshape(pixels.shape)
 
 
 @functools.lru_cache(_TRANSFORMS)
@@ -462,9 +462,9 @@ def _reflected(coordinates: Floats, length: int) -> npt.NDArray[np.intp]:
     before = np.where(inside < -length, inside + double, -inside - np.float32(1))
     after = np.where(inside >= length, double - inside - np.float32(1), inside)
     inside = np.clip(np.where(coordinates < 0, before, after), 0, np.float32(length - 1))
-    whole: Floats = np.floor(inside)
-    whole += inside - whole >= np.float32(0.5)  # std::round: halves away from 0
-    return whole.astype(np.intp)
+    rounded: Floats = np.floor(inside)
+    rounded += inside - rounded >= np.float32(0.5)  # std::round: halves away from 0
+    return rounded.astype(np.intp)
 
 
 def _blend(start: npt.NDArray[Any], pixels: Pixels, factor: float) -> Pixels:

@@ -69,9 +69,9 @@ def decode_window(
     if encoded.startswith(_JPEG_BEGIN):
         pixels, sides = _jpeg_window(encoded, choose, config)
     else:
-        whole = _png_pixels(encoded)
-        window = choose(*whole.shape[:2])
-        pixels, sides = _part(whole, window), window[2:]
+        image = _png_pixels(encoded)
+        window = choose(*image.shape[:2])
+        pixels, sides = _part(image, window), window[2:]
     return _fitted(pixels, sides, config, flip)
 
 
@@ -137,7 +137,7 @@ def _jpeg_window(
         times = min(sides) // config.image_size
         if config.resize == "pad":  # the longer side becomes image_size; a pixel of the shorter one has to be left
             times = min(max(sides) // config.image_size, *sides)
-        ratio = max((of for of in RATIOS if of <= times), default=1)
+        ratio = max((divisor for divisor in RATIOS if divisor <= times), default=1)
         window = scaled_window(window, ratio) if ratio > 1 else window
     has_end = _has_end(encoded)
     rows = min(height, (window[0] + window[2]) * ratio)
@@ -178,16 +178,19 @@ def _resized_by_opencv(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bo
 
 def _resized(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt.NDArray[Any]:
     height, width, _ = pixels.shape
-    (above, below, of_below), (left, right, of_right) = _neighbours(height, size[0]), _neighbours(width, size[1])
+    (above, below, below_weights), (left, right, right_weights) = (
+        _neighbours(height, size[0]),
+        _neighbours(width, size[1]),
+    )
     turn = slice(None, None, -1 if flip else 1)
     # Columns of a row lie as [width * 3]: one call takes them all.
-    left, right = ((of[turn, None] * 3 + np.arange(3)).ravel() for of in (left, right))
+    left, right = ((columns[turn, None] * 3 + np.arange(3)).ravel() for columns in (left, right))
     lines = np.ascontiguousarray(pixels).reshape(height, -1)
     # Along the rows first, as TensorFlow does: float32 rounds each of the two sums.
     stretched = lines.take(left, 1).astype(np.float32, copy=False)
-    stretched += (lines.take(right, 1).astype(np.float32, copy=False) - stretched) * np.repeat(of_right[turn], 3)
+    stretched += (lines.take(right, 1).astype(np.float32, copy=False) - stretched) * np.repeat(right_weights[turn], 3)
     image = stretched[above]
-    image += (stretched[below] - image) * of_below[:, None]
+    image += (stretched[below] - image) * below_weights[:, None]
     image = image if pixels.dtype != np.uint8 else np.rint(image, out=image).astype(np.uint8)
     return image.reshape(*size, 3)
 

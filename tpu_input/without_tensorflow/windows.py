@@ -55,8 +55,8 @@ def draw(seeds: npt.NDArray[np.int64], config: InputConfig) -> Draws:
 def ranges(config: InputConfig) -> Floats:
     """Returns [2, 4] float32: the smallest and the largest share, log aspect, y and x of a window."""
     smallest, largest = config.crop_aspect
-    of_each = [config.crop_area, (math.log(smallest), math.log(largest)), (0, 1), (0, 1)]
-    return np.array(of_each, np.float32).T
+    limits = [config.crop_area, (math.log(smallest), math.log(largest)), (0, 1), (0, 1)]
+    return np.array(limits, np.float32).T
 
 
 def random_window(height: int, width: int, tries: Floats, config: InputConfig) -> Window:
@@ -68,27 +68,30 @@ def random_window(height: int, width: int, tries: Floats, config: InputConfig) -
       tries: [TRIES, 4], as in Draws.
       config: For crop_aspect and resize.
     """
-    one = np.float32
-    sides = (one(height), one(width))
+    float32 = np.float32
+    sides = (float32(height), float32(width))
     largest_sides = sides[::-1]  # times an aspect ratio and its inverse: the largest window's
     if config.resize != "crop":
-        tries = tries + np.array([0, math.log(sides[1] / sides[0]), 0, 0], one)
+        tries = tries + np.array([0, math.log(sides[1] / sides[0]), 0, 0], float32)
         largest_sides = sides
     area = sides[0] * sides[1]
-    high, wide = sides[0] + one(0.5), sides[1] + one(0.5)
-    log_aspect, most = one(math.log(wide / high)), wide * high / area
+    high, wide = sides[0] + float32(0.5), sides[1] + float32(0.5)
+    log_aspect, most = float32(math.log(wide / high)), wide * high / area
     for share, aspect, y, x in tries:
-        if share * one(math.exp(abs(aspect - log_aspect))) <= most:
+        if share * float32(math.exp(abs(aspect - log_aspect))) <= most:
             pixels = share * area
-            wanted = (np.sqrt(pixels * one(math.exp(-aspect))), np.sqrt(pixels * one(math.exp(aspect))))
+            target = (np.sqrt(pixels * float32(math.exp(-aspect))), np.sqrt(pixels * float32(math.exp(aspect))))
             places = (y, x)
             break
     else:
         smallest, largest = config.crop_aspect
-        wanted = largest_sides[0] * one(1 / smallest), largest_sides[1] * one(largest)
+        target = largest_sides[0] * float32(1 / smallest), largest_sides[1] * float32(largest)
         places = BELOW_HALF, BELOW_HALF
-    size = [min(max(round(float(of)), 1), side) for of, side in zip(wanted, (height, width), strict=True)]
-    begin = [int(place * (side - one(of) + one(1))) for place, side, of in zip(places, sides, size, strict=True)]
+    size = [min(max(round(float(length)), 1), side) for length, side in zip(target, (height, width), strict=True)]
+    begin = [
+        int(place * (side - float32(length) + float32(1)))
+        for place, side, length in zip(places, sides, size, strict=True)
+    ]
     return begin[0], begin[1], size[0], size[1]
 
 

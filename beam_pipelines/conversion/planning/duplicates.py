@@ -79,7 +79,7 @@ def keep_first(rows: Iterable[Row], options: ConvertOptions) -> Iterator[Row]:
     labels = sorted({row.label for row in same})
     for row in same:
         if len(labels) > 1:
-            shown = (repr(options.label_kind.shown(label)) for label in labels)
+            shown = (repr(options.label_kind.display(label)) for label in labels)
             yield row.reject("conflicting_label", f"the same image is labeled {' and '.join(shown)}")
         elif row is not same[0]:
             yield row.reject("duplicate", f"{what} {same[0].key!r}")
