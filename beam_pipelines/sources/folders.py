@@ -261,9 +261,9 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     numbering = read_labels(survey.labels, options)
     if has_inner_splits:
         splits = frozenset(below for _, _, below in with_images)
-    above = "CLASS/" if has_inner_splits else ""
+    prefix = "CLASS/" if has_inner_splits else ""
     remarks = _remarks(
-        {f"{above}{name}/": name for name in sorted(splits)},
+        {f"{prefix}{name}/": name for name in sorted(splits)},
         {name: files[name] for name in without_images},
         survey,
         options,

@@ -132,8 +132,8 @@ def files_of_part(part: Part, options: ConvertOptions) -> Iterator[Member | Part
     """
     source = part.source
     if part.archive or (not part.folder and source.is_archive):
-        opened = _members(part.archive, source.path, options) if part.archive else _members_of_source(source, options)
-        for member in opened:
+        members = _members(part.archive, source.path, options) if part.archive else _members_of_source(source, options)
+        for member in members:
             yield Part(source, archive=member) if member.is_archive else member
         return
     yield from (_file(part, *file) for file in _listing(part))

@@ -196,9 +196,7 @@ def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -
     """Returns the number of the first of so many names."""
     summary = f"the labels are the numbers {_range(numbers)}, for {num_names} names in {where}"
     smallest, largest = min(numbers), max(numbers)
-    explicit = (
-        "write its lines as NUMBER,NAME" if table.path else "name the first number, --record=FORMAT,first_label=N"
-    )
+    advice = "write its lines as NUMBER,NAME" if table.path else "name the first number, --record=FORMAT,first_label=N"
     if table.first_label is not None:
         last = table.first_label + num_names - 1
         if table.first_label <= smallest and largest <= last:
@@ -210,12 +208,12 @@ def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -
     if smallest < 0 or largest > num_names or (smallest == 0 and largest == num_names):
         raise ValueError(
             f"{summary}: counted from 0 the last name is number {num_names - 1}, counted from 1 it is number "
-            f"{num_names}, and neither has all of them; correct the names or the labels, or {explicit}"
+            f"{num_names}, and neither has all of them; correct the names or the labels, or {advice}"
         )
     if smallest and largest < num_names:
         raise ValueError(
             f"{summary}: there is neither number 0 nor number {num_names}, so they may be counted from 0 or from 1; "
-            f"{explicit}"
+            f"{advice}"
         )
     return 0 if smallest == 0 else 1
 

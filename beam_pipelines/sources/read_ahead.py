@@ -179,8 +179,8 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
                 if not isinstance(loaded, _Awaited):
                     num_ahead = _LEAST_AHEAD
                     continue
-                rest = chunk[len(loaded) :]
-                ahead = itertools.chain([rest] if rest else [], itertools.islice(chunks, num_ahead))
+                remaining = chunk[len(loaded) :]
+                ahead = itertools.chain([remaining] if remaining else [], itertools.islice(chunks, num_ahead))
                 num_ahead = min(2 * num_ahead, _MOST_AHEAD)
             yield from readers.map_units(_read_chunk, ahead, _chunk_bytes)
 
@@ -268,13 +268,13 @@ def _resized(row: Row, num_bytes: int) -> str:
 
 
 def _changed(messages: list[str]) -> str:
-    counted = (
+    subject = (
         "an input has changed since it was"
         if len(messages) == 1
         else f"{len(messages)} inputs have changed since they were"
     )
     return (
-        f"{counted} listed: {', '.join(messages[:5])}{f' and {len(messages) - 5} more' if messages[5:] else ''}; when "
+        f"{subject} listed: {', '.join(messages[:5])}{f' and {len(messages) - 5} more' if messages[5:] else ''}; when "
         "the inputs no longer change, rerun the command with --overwrite, which lists them again"
     )
 

@@ -123,7 +123,7 @@ def find_all(rows: list[Row]) -> Iterator[Row]:
 
 
 # Before the text of a label whose names are numbers; naming.name_classes() turns them into names when all are known.
-_NUMBERED = "\x1d"
+_NUMBER_MARK = "\x1d"
 
 
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -201,14 +201,14 @@ def label_row(
             )
     if kind is ONE and isinstance(labels[0], str) and not canonical(labels[0]):
         return row.reject("no_label", "its label is empty")
-    text = kind.text(map(str, labels)).lstrip(_NUMBERED)
-    return row._replace(label=f"{_NUMBERED}{text}" if any(isinstance(item, int) for item in labels) else text)
+    text = kind.text(map(str, labels)).lstrip(_NUMBER_MARK)
+    return row._replace(label=f"{_NUMBER_MARK}{text}" if any(isinstance(item, int) for item in labels) else text)
 
 
 def written_names(row: Row, options: ConvertOptions) -> tuple[tuple[str, ...], bool]:
     """Returns the names in the label of a row from label_row(), and whether the input has numbers among them."""
-    is_numbered = row.label.startswith(_NUMBERED)
-    return options.label_kind.names(row.label.removeprefix(_NUMBERED)), is_numbered
+    is_numbered = row.label.startswith(_NUMBER_MARK)
+    return options.label_kind.names(row.label.removeprefix(_NUMBER_MARK)), is_numbered
 
 
 def with_features(row: Row, values: Mapping[str, Any], options: ConvertOptions) -> Row:

@@ -219,10 +219,8 @@ class UrlReader:
         )
 
 
-_NETWORK_REASONS = (
-    "unreachable",
-    "private_address",
-)  # a private network may answer with an address of its own for any name
+# A private network may answer with an address of its own for any name.
+_NETWORK_REASONS = ("unreachable", "private_address")
 
 
 def _downloader_of(options: UrlOptions) -> Downloader:
