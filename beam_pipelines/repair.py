@@ -36,7 +36,7 @@ from beam_pipelines.options import OF_URLS, WORK_NAME, ConvertOptions, ImageOpti
 from beam_pipelines.runners.executors import Executor, is_much_work, local_executor, threads_or_inline
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
-from beam_pipelines.sources.rows import Row, find_each, locate
+from beam_pipelines.sources.rows import Row, find_all, locate
 from beam_pipelines.sources.url_names import is_url, origin
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
@@ -345,7 +345,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
             f"the index of {shard.name} names the input {strange[0]!r}, which is not in the sources of the dataset; "
             + _restore(shard)
         )
-    by_key = {row.key: row for row in find_each(_with_whole_urls(rows, options))}
+    by_key = {row.key: row for row in find_all(_with_whole_urls(rows, options))}
     located = [by_key[row.key] for row in rows]
     missing = [f"{row.uri!r} ({row.detail})" for row in located if row.reason]
     if missing and not from_index:  # perhaps members of an archive in the folder

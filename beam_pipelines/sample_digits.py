@@ -37,7 +37,7 @@ def write_sample(output: str) -> tuple[int, int]:
     storage.delete([f"{output}/{path}" for path in interrupted])
     if others := sorted(found - named.keys() - set(interrupted)):
         raise ValueError(f"{output!r} contains {others[0]!r}, which is not a file of the sample; choose another folder")
-    storage.write_each((f"{output}/{path}", _jpeg(named[path])) for path in missing)
+    storage.write_files((f"{output}/{path}", _jpeg(named[path])) for path in missing)
     return len(missing), len(named)
 
 

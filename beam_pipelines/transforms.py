@@ -299,7 +299,9 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
 
 
 def _rows_of_rejected(inputs: list[Any]) -> Batch:
-    return Batch.of([Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail) for rejected in inputs])
+    return Batch.from_rows(
+        [Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail) for rejected in inputs]
+    )
 
 
 class _ToRows(beam.DoFn):
@@ -325,7 +327,7 @@ class _ToRows(beam.DoFn):
             if hasattr(element, "uri") and not hasattr(element, "image"):
                 self._input_rows.append(_row_of_file(element, self._options))
                 if len(self._input_rows) == BATCH_ROWS:
-                    yield Batch.of(self._input_rows)
+                    yield Batch.from_rows(self._input_rows)
                     self._input_rows = []
                 return
             key, data, label, split, group = _values(element, LabelledImage)

@@ -118,7 +118,7 @@ def row(i):
     key = f"{label}/{i:07d}.jpg"
     return Row(key, f"/data/of/40/letters/{key}", label, num_bytes=num_bytes, record_bytes=num_bytes + 2000)
 options = ConvertOptions((Source("/data"),), "/output")
-placed = place_rows(Batch.of([row(i) for i in range(count)]), options)
+placed = place_rows(Batch.from_rows([row(i) for i in range(count)]), options)
 placed = placed.replace(position=placed.columns["position"] >> BUCKET_BITS)  # different ones of the first bucket
 survey = PlanSurvey(options)
 plan = survey.extract_output(survey.add_input(survey.create_accumulator(), placed))

@@ -186,7 +186,7 @@ class WorkingFolder:
             return plan.num_inputs
         return sum(
             data.count(b"\n")
-            for data in storage.read_each((f"{self.folder}/{shard}.rows" for shard in shards), _MAX_BYTES)
+            for data in storage.read_files((f"{self.folder}/{shard}.rows" for shard in shards), _MAX_BYTES)
         )
 
     def unwritten(self, output: Output | None = None) -> list[str]:
@@ -265,7 +265,7 @@ class WorkingFolder:
         shards = list(shards)
         num_classes = len(self.read_plan().classes) if num_classes is None else num_classes
         paths = [f"{self.folder}/{shard}.receipt" for shard in shards]
-        for shard, path, content in zip(shards, paths, storage.read_each(paths, _MAX_BYTES), strict=True):
+        for shard, path, content in zip(shards, paths, storage.read_files(paths, _MAX_BYTES), strict=True):
             read = functools.partial(Receipt.from_json, shard=shard, num_classes=num_classes)
             yield self._explained(path, read, content)
 

@@ -118,22 +118,22 @@ def near_pairs(
     spread = _spread(hashes)
     weights = np.ones(len(hashes), np.int64) if images is None else images
     counts, crowded = np.zeros(distance + 1, np.int64), np.zeros(len(hashes), bool)
-    kept_of = [0] * (distance + 1)
-    found: list[list[Rows]] = [[np.zeros((0, 2), np.int64)] for _ in counts]
-    for chosen in itertools.combinations(range(_BLOCKS), _BLOCKS - distance):
-        for first, second in _equal(spread & _mask(chosen), budget, crowded):
+    num_selected = [0] * (distance + 1)
+    chunks: list[list[Rows]] = [[np.zeros((0, 2), np.int64)] for _ in counts]
+    for blocks in itertools.combinations(range(_BLOCKS), _BLOCKS - distance):
+        for first, second in _equal(spread & _mask(blocks), budget, crowded):
             different = spread[first] ^ spread[second]
             bits = count_bits(different)
             near = np.flatnonzero(bits <= distance)
-            near = near[_is_first_choice(different[near], chosen)]
+            near = near[_is_first_choice(different[near], blocks)]
             for level in range(distance + 1):
-                at = near[bits[near] == level]
-                pairs = weights[first[at]] * weights[second[at]]
-                kept = at[pairs == 1][: limit - kept_of[level]]
-                found[level].append(np.stack([first[kept], second[kept]], axis=1))
-                kept_of[level] += len(kept)
+                indices = near[bits[near] == level]
+                pairs = weights[first[indices]] * weights[second[indices]]
+                selected = indices[pairs == 1][: limit - num_selected[level]]
+                chunks[level].append(np.stack([first[selected], second[selected]], axis=1))
+                num_selected[level] += len(selected)
                 counts[level] += pairs.sum()
-    levels = [_sorted(np.concatenate(level)) for level in found]
+    levels = [_sorted(np.concatenate(level)) for level in chunks]
     distances = np.repeat(np.arange(distance + 1), [len(level) for level in levels])
     return NearPairs(np.concatenate(levels), distances, tuple(counts.tolist()), int(weights[crowded].sum()))
 
@@ -149,11 +149,11 @@ def count_bits(values: Hashes) -> npt.NDArray[np.uint8]:
 
 def is_plain(hashes: Hashes) -> Mask:
     """Returns which hashes have too little information to compare, as flat pictures and plain gradients have."""
-    plain = np.empty(len(hashes), bool)
+    mask = np.empty(len(hashes), bool)
     for start in range(0, len(hashes), _CHUNK):
         bits = count_bits(hashes[start : start + _CHUNK])
-        plain[start : start + _CHUNK] = (bits < _MIN_BITS) | (bits > 64 - _MIN_BITS)
-    return plain
+        mask[start : start + _CHUNK] = (bits < _MIN_BITS) | (bits > 64 - _MIN_BITS)
+    return mask
 
 
 def common_hashes(hashes: Hashes) -> list[tuple[int, int]]:
@@ -164,17 +164,17 @@ def common_hashes(hashes: Hashes) -> list[tuple[int, int]]:
     return sorted(zip(values.tolist(), counts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
 
 
-def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = None) -> Mask:
+def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain_pairs: Mask | None = None) -> Mask:
     """Returns for which pairs the two pictures correlate by ALIKE or more.
 
     Args:
       samples: [n, pixels] gray values of complete pictures, 0 to 255, each resized to the same size.
       pairs: [m, 2] rows of `samples`.
-      plain: [m] pairs with a stricter test: their pixels also have to be equal to within _SAME_GREY. For two flat
+      plain_pairs: [m] pairs with a stricter test: their pixels also have to be equal to within _SAME_GREY. For two flat
         pictures, in which there is nothing to correlate, this is the only test.
     """
-    if plain is None:
-        plain = np.zeros(len(pairs), bool)
+    if plain_pairs is None:
+        plain_pairs = np.zeros(len(pairs), bool)
     centred = samples - samples.mean(axis=1, keepdims=True)
     is_flat = centred.std(axis=1) < _FLAT
     norms = np.linalg.norm(centred, axis=1, keepdims=True)
@@ -182,12 +182,12 @@ def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = No
     parts = [np.zeros(0, bool)]
     for start in range(0, len(pairs), 4096):  # 4,096 pairs of 32 x 32: 32 MB
         first, second = pairs[start : start + 4096].T
-        found = np.einsum("ij,ij->i", centred[first], centred[second]) >= ALIKE
-        strict = np.flatnonzero(plain[start : start + 4096])
+        is_match = np.einsum("ij,ij->i", centred[first], centred[second]) >= ALIKE
+        strict = np.flatnonzero(plain_pairs[start : start + 4096])
         first, second = first[strict], second[strict]
         is_same = np.abs(samples[first] - samples[second]).mean(axis=1) <= _SAME_GREY
-        found[strict] = is_same & (found[strict] | (is_flat[first] & is_flat[second]))
-        parts.append(found)
+        is_match[strict] = is_same & (is_match[strict] | (is_flat[first] & is_flat[second]))
+        parts.append(is_match)
     return np.concatenate(parts)
 
 
@@ -201,9 +201,9 @@ def near_of_all(hashes: Hashes, numbers: Rows, limit: int = 100_000) -> tuple[Ne
     """
     values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
     is_common = counts > MAX_SHARED
-    kept = np.flatnonzero(~np.isin(hashes, values[is_common]))
-    positions = np.concatenate([kept, first[is_common]])  # of the images that share a common hash, one represents all
-    images = np.concatenate([np.ones(len(kept), np.int64), counts[is_common]])
+    rare = np.flatnonzero(~np.isin(hashes, values[is_common]))
+    positions = np.concatenate([rare, first[is_common]])  # of the images that share a common hash, one represents all
+    images = np.concatenate([np.ones(len(rare), np.int64), counts[is_common]])
     return near_pairs(hashes[positions], limit=limit, images=images), numbers[positions]
 
 
@@ -240,19 +240,21 @@ def groups_of(pictures: list[Picture]) -> list[list[int]]:
     firsts: dict[bytes, int] = {}
     pairs = [
         (first, position)
-        for position, each in enumerate(pictures)
-        if (first := firsts.setdefault(each.content, position)) != position
+        for position, entry in enumerate(pictures)
+        if (first := firsts.setdefault(entry.content, position)) != position
     ]
     numbers = np.array(list(firsts.values()), np.int64)
     hashes = np.array([pictures[number].hash for number in numbers], np.uint64)
     near, numbers = near_of_all(hashes, numbers, MOST_PAIRS)
     for start in range(0, len(near.pairs), _PAIRS_AT_ONCE):
         chunk = numbers[near.pairs[start : start + _PAIRS_AT_ONCE]]
-        here, places = np.unique(chunk, return_inverse=True)
-        samples = np.frombuffer(b"".join(pictures[number].grey for number in here), np.uint8)
-        plain = is_plain(np.array([pictures[number].hash for number in chunk.ravel()], np.uint64)).reshape(-1, 2)
-        found = alike(samples.reshape(len(here), -1).astype(np.float32), places.reshape(-1, 2), plain.any(axis=1))
-        pairs += [(first, second) for first, second in chunk[found].tolist()]
+        unique_numbers, places = np.unique(chunk, return_inverse=True)
+        samples = np.frombuffer(b"".join(pictures[number].grey for number in unique_numbers), np.uint8)
+        plain_sides = is_plain(np.array([pictures[number].hash for number in chunk.ravel()], np.uint64)).reshape(-1, 2)
+        is_match = alike(
+            samples.reshape(len(unique_numbers), -1).astype(np.float32), places.reshape(-1, 2), plain_sides.any(axis=1)
+        )
+        pairs += [(first, second) for first, second in chunk[is_match].tolist()]
     return group(pairs)
 
 
@@ -325,20 +327,20 @@ def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Row
     """Yields the positions of equal keys, every pair once; marks in `crowded` the keys that the budget leaves out."""
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    at, step = np.flatnonzero(keys[:-1] == keys[1:]), 1
-    while len(at):
-        if (budget := budget - len(at)) < 0:
-            crowded[order[at]] = crowded[order[at + step]] = True
+    starts, step = np.flatnonzero(keys[:-1] == keys[1:]), 1
+    while len(starts):
+        if (budget := budget - len(starts)) < 0:
+            crowded[order[starts]] = crowded[order[starts + step]] = True
             return
-        yield order[at], order[at + step]
+        yield order[starts], order[starts + step]
         step += 1
-        at = at[: np.searchsorted(at, len(keys) - step)]
-        at = at[keys[at] == keys[at + step]]
+        starts = starts[: np.searchsorted(starts, len(keys) - step)]
+        starts = starts[keys[starts] == keys[starts + step]]
 
 
-def _is_first_choice(different: Hashes, chosen: tuple[int, ...]) -> Mask:
-    """Returns for which pairs `chosen` are the first of their equal bytes, so that every pair is counted once."""
-    earlier = [block for block in range(chosen[-1]) if block not in chosen] if chosen else []
+def _is_first_choice(different: Hashes, blocks: tuple[int, ...]) -> Mask:
+    """Returns for which pairs `blocks` are the first of their equal bytes, so that every pair is counted once."""
+    earlier = [block for block in range(blocks[-1]) if block not in blocks] if blocks else []
     checks: list[Mask] = [(different & _mask([block])) != 0 for block in earlier]
     first: Mask = np.logical_and.reduce([np.ones(len(different), bool), *checks])
     return first

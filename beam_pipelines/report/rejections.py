@@ -129,7 +129,7 @@ def _pictured(lines: list[Rejection], sources: Sequence[str]) -> list[str]:
 
 def _lies_below(uri: str, source: str) -> bool:
     """Returns whether an absolute path or URI is `source`, a part of it, or a file in it, after resolving links."""
-    path = storage.whole(uri)
+    path = storage.containing_file(uri)
     if storage.is_uri(source):
         return posixpath.normpath(path) == path and f"{path}/".startswith(f"{source}/")
     if storage.is_uri(path) or not posixpath.isabs(path) or "\0" in path:

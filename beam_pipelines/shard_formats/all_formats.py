@@ -11,7 +11,9 @@ from beam_pipelines.shard_formats.webdataset_format import WebDataset
 from tpu_input.dataset_format.manifest import parse_shard_name
 
 TFRECORD = TFRecord()
-EXPORTS: dict[str, ShardFormat] = {each.name: each for each in (WebDataset(), Parquet(), ArrayRecord(), MDS())}
+EXPORTS: dict[str, ShardFormat] = {
+    shard_format.name: shard_format for shard_format in (WebDataset(), Parquet(), ArrayRecord(), MDS())
+}
 SHARD_FORMATS: dict[str, ShardFormat] = {TFRECORD.name: TFRECORD} | EXPORTS
 
 

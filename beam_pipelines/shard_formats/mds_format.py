@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 _MOST_BYTES = 1 << 32  # of a shard, as offsets are 32 bits
 _SIZES = {"int": 8, "float32": 4}  # of encodings with a fixed size
 _PACKED = {"int": "<q", "float32": "<f"}
-_OF_FEATURES = {"float": "float32", "int": "int", "string": "str"}
+_FEATURE_ENCODINGS = {"float": "float32", "int": "int", "string": "str"}
 
 
 def _encodings(schema: Schema) -> dict[str, str]:
@@ -32,12 +32,12 @@ def _encodings(schema: Schema) -> dict[str, str]:
     if kind.needs_classes:
         encodings |= {"labels" if kind.is_list else "label": "json" if kind.is_list else "int"}
         encodings |= {"class": "json" if kind.is_list else "str"}
-    encodings |= {name: _of_feature(of) for name, of in schema.features.items()}
+    encodings |= {name: _feature_encoding(feature_type) for name, feature_type in schema.features.items()}
     return dict(sorted(encodings.items()))
 
 
-def _of_feature(of: FeatureType) -> str:
-    return "json" if of.length else _OF_FEATURES[of.kind]
+def _feature_encoding(feature_type: FeatureType) -> str:
+    return "json" if feature_type.length else _FEATURE_ENCODINGS[feature_type.kind]
 
 
 def _config(encodings: dict[str, str]) -> dict[str, Any]:
@@ -88,7 +88,11 @@ class MDS(ShardFormat):
         values |= dict.fromkeys(("label", "labels"), record.label) | {"class": record.class_name}
         values |= schema.values_of(record)
         parts = [_packed(values[name], encoding) for name, encoding in _encodings(schema).items()]
-        sizes = [len(part) for part, of in zip(parts, _encodings(schema).values(), strict=True) if of not in _SIZES]
+        sizes = [
+            len(part)
+            for part, encoding in zip(parts, _encodings(schema).values(), strict=True)
+            if encoding not in _SIZES
+        ]
         return struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(parts)
 
     def path(self, shard: str) -> str:
@@ -99,7 +103,7 @@ class MDS(ShardFormat):
         return {f"{split}/{_INDEX}" for split in splits}
 
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
-        config = _config(_encodings(Schema.of(manifest)))
+        config = _config(_encodings(Schema.from_manifest(manifest)))
         for name, split in manifest.splits.items():
             shards = [
                 config
@@ -163,22 +167,22 @@ def _read(file: IO[bytes], num_bytes: int) -> bytes:
 
 def _sample(data: bytes, begin: int, encodings: dict[str, str]) -> Sample:
     num_sizes = sum(encoding not in _SIZES for encoding in encodings.values())
-    at = 4 * num_sizes
-    if len(data) < at:
+    position = 4 * num_sizes
+    if len(data) < position:
         raise ValueError(f"the sample at byte {begin:,} is damaged")
-    sizes = iter(struct.unpack(f"<{num_sizes}I", data[:at]))
+    sizes = iter(struct.unpack(f"<{num_sizes}I", data[:position]))
     values, image = dict[str, Any](), (0, 0)
     for name, encoding in encodings.items():
         size = _SIZES.get(encoding) or next(sizes)
-        value, at = data[at : at + size], at + size
+        value, position = data[position : position + size], position + size
         if len(value) != size:
             break
         if encoding == "bytes":
-            image = begin + at - size, size
+            image = begin + position - size, size
         elif encoding in _PACKED:
             (values[name],) = struct.unpack(_PACKED[encoding], value)
         else:
             values[name] = json.loads(value) if encoding == "json" else value.decode()
-    if at != len(data):
+    if position != len(data):
         raise ValueError(f"the sample at byte {begin:,} is damaged")
     return Sample(*image, values)

@@ -66,7 +66,7 @@ class Parquet(ShardFormat):
 
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield CARD, card(manifest)
-        yield CROISSANT, croissant(manifest, _features(Schema.of(manifest)))
+        yield CROISSANT, croissant(manifest, _features(Schema.from_manifest(manifest)))
 
 
 def _features(schema: Schema) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _features(schema: Schema) -> dict[str, Any]:
         label = {"names": list(schema.classes), "_type": "ClassLabel"}
         features |= {"labels": {"feature": label, "_type": "Sequence"}} if kind.is_list else {"label": label}
     features |= {"sha256": _value("string"), "height": _value("int32"), "width": _value("int32")}
-    return features | {name: _feature(of) for name, of in schema.features.items()}
+    return features | {name: _feature(feature_type) for name, feature_type in schema.features.items()}
 
 
 def _arrow_schema(schema: Schema) -> Any:
@@ -99,9 +99,9 @@ def _value(dtype: str) -> dict[str, str]:
     return {"dtype": dtype, "_type": "Value"}
 
 
-def _feature(of: FeatureType) -> dict[str, Any]:
-    value = _value(_TYPES[of.kind])
-    return {"feature": value, "length": of.length, "_type": "Sequence"} if of.length else value
+def _feature(feature_type: FeatureType) -> dict[str, Any]:
+    value = _value(_TYPES[feature_type.kind])
+    return {"feature": value, "length": feature_type.length, "_type": "Sequence"} if feature_type.length else value
 
 
 def _table(data: memoryview, columns: Columns, schema: Schema, arrow: Any) -> Any:
@@ -121,9 +121,9 @@ def _table(data: memoryview, columns: Columns, schema: Schema, arrow: Any) -> An
     values |= {name: index[name] for name in ("key", "sha256", "height", "width")}
     values |= {"label": index["label"], "labels": index["label"]}
     if schema.features:
-        found = list(map(json.loads, index["features"]))
-        for name, of in schema.features.items():
-            values[name] = [row[name] if of.length else row[name][0] for row in found]
+        rows = list(map(json.loads, index["features"]))
+        for name, feature_type in schema.features.items():
+            values[name] = [row[name] if feature_type.length else row[name][0] for row in rows]
     arrays = [
         values[field.name] if field.name == "image" else pa.array(values[field.name], field.type) for field in arrow
     ]

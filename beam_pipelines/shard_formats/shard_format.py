@@ -36,7 +36,7 @@ class Schema(NamedTuple):
     features: dict[str, FeatureType]
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Schema:
+    def from_manifest(cls, manifest: Manifest) -> Schema:
         """Returns the schema of a dataset or an export."""
         return cls(manifest.classes, manifest.first_label, manifest.label_kind, manifest.features)
 

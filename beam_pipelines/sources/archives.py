@@ -149,22 +149,22 @@ def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[st
     If the target is packed again after the link, the link keeps the bytes before it, as in what tar unpacks. The
     headers are read a second time, so that only the targets of links are held in memory.
     """
-    found: dict[str, tuple[int, int]] = {}  # name: (first byte, size)
+    spans: dict[str, tuple[int, int]] = {}  # name: (first byte, size)
     for member in _headers(file, start, end):
-        name, at = _name(member), start + member.offset_data
-        bytes_of_name = (at, member.size) if member.isfile() and not member.issparse() else None
+        name, offset = _name(member), start + member.offset_data
+        span = (offset, member.size) if member.isfile() and not member.issparse() else None
         if member.islnk():
-            bytes_of_name = found.get(posixpath.normpath(member.linkname))
-            if bytes_of_name:
-                first, size = bytes_of_name
-                yield Member(name, storage.slice_uri(archive, first, size), size, -at, fault_of_name(name))
+            span = spans.get(posixpath.normpath(member.linkname))
+            if span:
+                first, size = span
+                yield Member(name, storage.slice_uri(archive, first, size), size, -offset, fault_of_name(name))
             else:
                 uri = f"{archive}#{name} (a link)"
-                yield Member(name, uri, -1, -at, fault_of_name(name), lost_target=member.linkname)
-        if name in targets and bytes_of_name:
-            found[name] = bytes_of_name
+                yield Member(name, uri, -1, -offset, fault_of_name(name), lost_target=member.linkname)
+        if name in targets and span:
+            spans[name] = span
         elif name in targets and not member.isdir():
-            found.pop(name, None)  # a symbolic link, a device, … in its place
+            spans.pop(name, None)  # a symbolic link, a device, … in its place
 
 
 def _without_bytes(archive: str, name: str, member: tarfile.TarInfo, first: int) -> Member:
@@ -195,19 +195,19 @@ def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]
     window = _Window(file, start, end)
     try:
         with tarfile.open(fileobj=cast(IO[bytes], window), mode="r:") as tar:
-            before = -1
+            last_offset = -1
             while (member := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # or else a million headers stay in memory
                 window.begin_member()
                 has_bytes = member.isreg() and not member.issparse()
-                behind = max(tar.offset, member.offset_data + member.size * has_bytes)
-                if member.size < 0 or tar.offset <= before or behind > end - start:
-                    left = end - start - member.offset_data
+                member_end = max(tar.offset, member.offset_data + member.size * has_bytes)
+                if member.size < 0 or tar.offset <= last_offset or member_end > end - start:
+                    remaining = end - start - member.offset_data
                     raise tarfile.ReadError(
-                        f"{member.name[-200:]!r} claims to have {member.size} bytes, but only {left} are left; copy "
-                        "the archive again"
+                        f"{member.name[-200:]!r} claims to have {member.size} bytes, but only {remaining} are left; "
+                        "copy the archive again"
                     )
-                before = tar.offset
+                last_offset = tar.offset
                 yield member
                 window.seek(tar.offset)  # or else tarfile reads a byte of the member to see that it is there
             _check_end(file, start + tar.offset, end)
@@ -219,7 +219,7 @@ class _Window:
     """File object over the bytes of a file that contain a tar, from which tarfile reads headers of limited size."""
 
     def __init__(self, file: IO[bytes], start: int, end: int) -> None:
-        self._file, self._start, self._num_bytes, self._at = file, start, end - start, 0
+        self._file, self._start, self._num_bytes, self._position = file, start, end - start, 0
         self.begin_member()
         file.seek(start)
         if kind := _compression(file.read(min(tarfile.BLOCKSIZE, end - start))):
@@ -227,29 +227,29 @@ class _Window:
 
     def begin_member(self) -> None:
         """Resets the limit on the bytes of headers for the next member."""
-        self._left = _MAX_HEADER_BYTES
+        self._budget = _MAX_HEADER_BYTES
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int) -> int:
-        self._at = offset
+        self._position = offset
         return offset
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= self._left or self._at < 0:
-            raise tarfile.ReadError(f"the header at byte {self._start + self._at} claims to have {size} bytes")
-        self._left -= size
-        available = min(size, self._num_bytes - self._at)
+        if not 0 <= size <= self._budget or self._position < 0:
+            raise tarfile.ReadError(f"the header at byte {self._start + self._position} claims to have {size} bytes")
+        self._budget -= size
+        available = min(size, self._num_bytes - self._position)
         if available <= 0:
             return b""
-        self._file.seek(self._start + self._at)
+        self._file.seek(self._start + self._position)
         data = self._file.read(available)
         if size > tarfile.BLOCKSIZE and _ENDLESS_NUMBER.search(data):
             raise tarfile.ReadError(
-                f"the header at byte {self._start + self._at} contains a number with too many digits"
+                f"the header at byte {self._start + self._position} contains a number with too many digits"
             )
-        self._at += len(data)
+        self._position += len(data)
         return data
 
 
@@ -268,20 +268,20 @@ def _compression(block: bytes) -> str:
     return kinds[0] if kinds and not is_header(block) else ""
 
 
-def _check_end(file: IO[bytes], at: int, end: int) -> None:
-    """Checks that a tar ends at `at`, as tarfile takes any damaged header but the first as the end.
+def _check_end(file: IO[bytes], offset: int, end: int) -> None:
+    """Checks that a tar ends at `offset`, as tarfile takes any damaged header but the first as the end.
 
     Raises:
-      tarfile.ReadError: There is no empty block at `at`, or other bytes than zeros follow it.
+      tarfile.ReadError: There is no empty block at `offset`, or other bytes than zeros follow it.
     """
-    file.seek(at)
-    left, whole = end - at, end - at >= tarfile.BLOCKSIZE
-    while whole and left > 0:
-        rest = file.read(min(_PIECE_BYTES, left))
-        left -= len(rest)
-        whole = bool(rest) and rest == bytes(len(rest))
-    if not whole:
+    file.seek(offset)
+    remaining, is_end = end - offset, end - offset >= tarfile.BLOCKSIZE
+    while is_end and remaining > 0:
+        piece = file.read(min(_PIECE_BYTES, remaining))
+        remaining -= len(piece)
+        is_end = bool(piece) and piece == bytes(len(piece))
+    if not is_end:
         raise tarfile.ReadError(
-            f"byte {at} is neither the start of a member nor the end of the archive; copy the archive again, or pack "
-            "the files again if several tars were concatenated"
+            f"byte {offset} is neither the start of a member nor the end of the archive; copy the archive again, or "
+            "pack the files again if several tars were concatenated"
         )

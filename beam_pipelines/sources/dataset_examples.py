@@ -131,11 +131,11 @@ def check_labels(manifest: Manifest, options: ConvertOptions) -> None:
       ValueError: They have not.
     """
     if not options.label_kind.takes(manifest.label_kind):
-        has, wanted = manifest.label_kind, options.label_kind
+        source_kind, output_kind = manifest.label_kind, options.label_kind
         advice = "or leave this dataset out" if len(options.sources) > 1 or options.extend else "or label its images"
         raise ValueError(
-            f"the images of {manifest.path!r} have {has.phrase}, but {wanted.phrase} is what is stored; use "
-            f"--label_type={has.name}, {advice}"
+            f"the images of {manifest.path!r} have {source_kind.phrase}, but {output_kind.phrase} is what is stored; "
+            f"use --label_type={source_kind.name}, {advice}"
         )
 
 
@@ -156,25 +156,25 @@ def check_changes(source: Source) -> None:
     for path, names in ((source.only_classes, changes.only_classes), (source.without_classes, changes.without_classes)):
         if unknown := sorted((names or set()) - set(map(canonical, manifest.classes))):
             raise ValueError(
-                f"{path!r} names {_some(unknown)}, not among the classes of {source.path!r}; correct the names"
+                f"{path!r} names {_shortened(unknown)}, not among the classes of {source.path!r}; correct the names"
             )
-    named = {
+    keys_by_path = {
         source.new_labels: set(changes.new_labels),
         source.only_keys: changes.only_keys,
         source.without_keys: changes.without_keys,
         source.near_duplicates: set(changes.near_duplicates or ()),
     }
-    if not any(named.values()):
+    if not any(keys_by_path.values()):
         return
-    known: set[str] = set()
+    dataset_keys: set[str] = set()
     for split in manifest.splits.values():
         for shard in split.shards:
-            known.update(_index(source.path, shard.name, shard.num_examples)["key"].to_pylist())
-    for path, keys in named.items():
-        if unknown := sorted((keys or set()) - known):
+            dataset_keys.update(_index(source.path, shard.name, shard.num_examples)["key"].to_pylist())
+    for path, keys in keys_by_path.items():
+        if unknown := sorted((keys or set()) - dataset_keys):
             raise ValueError(
-                f"{path!r} has {len(unknown):,} keys that {source.path!r} does not have: {_some(unknown)}; correct "
-                "them, or remove their lines"
+                f"{path!r} has {len(unknown):,} keys that {source.path!r} does not have: {_shortened(unknown)}; "
+                "correct them, or remove their lines"
             )
 
 
@@ -324,8 +324,8 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
         and (changes.without_classes is None or name not in changes.without_classes)
     ]
     if names and not remaining:
-        what = f"class {names[0]!r} was" if len(names) == 1 else f"classes {', '.join(names)} were"
-        return row.reject("left_out", f"its {what} left out on request")
+        subject = f"class {names[0]!r} was" if len(names) == 1 else f"classes {', '.join(names)} were"
+        return row.reject("left_out", f"its {subject} left out on request")
     if key in changes.new_labels:
         names = remaining = new_names(changes.new_labels[key], options.label_kind)
     elif len(remaining) == len(names):
@@ -354,6 +354,6 @@ def _damaged(dataset: str, name: str, why: str) -> ValueError:
     )
 
 
-def _some(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(map(repr, names[:_MAX_SHOWN])) + more

@@ -53,8 +53,8 @@ class Export(InputKind):
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         manifest = read_export(source.path)
-        if manifest and (left := sorted(manifest.features.keys() - dict(options.features).keys())):
-            yield f"{source.path}: the features {', '.join(map(repr, left))} are not stored without --feature"
+        if manifest and (unstored := sorted(manifest.features.keys() - dict(options.features).keys())):
+            yield f"{source.path}: the features {', '.join(map(repr, unstored))} are not stored without --feature"
 
 
 def read_export(path: str) -> Manifest | None:

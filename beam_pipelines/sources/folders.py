@@ -123,11 +123,11 @@ class FolderSurvey:
     def _add_rows(self, survey: Survey, rows: list[Row]) -> None:
         """Adds rows that may have labels or reasons."""
         several = len(self._options.sources) > 1
-        named: dict[tuple[str, str], Row] = {}  # one row of each label and source, as all of them add the same
+        rows_by_label: dict[tuple[str, str], Row] = {}  # one row of each label and source, as all of them add the same
         files: dict[tuple[str, str, bool], tuple[int, str]] = {}
         for row in rows:
             if row.label and not row.reason:
-                named.setdefault((row.label, row.key.partition("/")[0] if several else ""), row)
+                rows_by_label.setdefault((row.label, row.key.partition("/")[0] if several else ""), row)
                 if _is_labelled(row, self._options):
                     top, *others = _folders(row, self._options) or [""]
                     survey.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
@@ -138,7 +138,7 @@ class FolderSurvey:
                 place = row.split, _folder_of(row.key), not row.reason
                 count, example = files.get(place, (0, row.key))
                 files[place] = count + 1, min(example, row.key)
-        for row in named.values():
+        for row in rows_by_label.values():
             survey.labels.add(row, self._options)
         for (split, _, is_image), (count, example) in files.items():
             self._add_folder(survey, split, example, count, is_image)
@@ -177,8 +177,8 @@ def split_survey(survey: Survey, num_parts: int) -> list[Survey]:
 
 
 def _add(folders: dict[Place, Folder], place: Place, folder: Folder) -> None:
-    known = folders.get(place)
-    folders[place] = known.plus(folder) if known else folder
+    previous = folders.get(place)
+    folders[place] = previous.plus(folder) if previous else folder
 
 
 def _first(names: frozenset[str]) -> frozenset[str]:
@@ -261,9 +261,9 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     numbering = read_labels(survey.labels, options)
     if has_inner_splits:
         splits = frozenset(below for _, _, below in with_images)
-    above = "CLASS/" if has_inner_splits else ""
+    prefix = "CLASS/" if has_inner_splits else ""
     remarks = _remarks(
-        {f"{above}{name}/": name for name in sorted(splits)},
+        {f"{prefix}{name}/": name for name in sorted(splits)},
         {name: files[name] for name in without_images},
         survey,
         options,
@@ -291,13 +291,15 @@ def _splits_of_labelled(survey: Survey) -> frozenset[str]:
         return frozenset()
     if all(not split and top and not inner for split, top, inner in survey.labelled):
         return frozenset(tops)
-    named = sorted(tops - {""})
-    if len({SPLIT_FOLDERS[top.lower()] for top in named}) < 2 and not any(inner for _, _, inner in survey.labelled):
+    split_folders = sorted(tops - {""})
+    if len({SPLIT_FOLDERS[top.lower()] for top in split_folders}) < 2 and not any(
+        inner for _, _, inner in survey.labelled
+    ):
         return frozenset()
-    seen = f"some images are in {_enumerated([f'{top}/' for top in named])}, " if named else ""
+    locations = f"some images are in {_enumerated([f'{top}/' for top in split_folders])}, " if split_folders else ""
     raise ValueError(
-        f"it is not clear which split an image belongs to: {seen}some are in other folders or are given a split, and "
-        "folders named like splits would be mixed; move all images to SPLIT/, or name the folder of each split: "
+        f"it is not clear which split an image belongs to: {locations}some are in other folders or are given a split, "
+        "and folders named like splits would be mixed; move all images to SPLIT/, or name the folder of each split: "
         "--input=SPLIT=FOLDER"
     )
 
@@ -307,16 +309,16 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
 
     A single folder with such a name, in one class folder, may be a part of the class.
     """
-    split_of = {
+    inner_splits = {
         name: {inner: SPLIT_NAMES[inner.lower()] for inner in sorted(folder.inner) if inner.lower() in SPLIT_NAMES}
         | _unclear(sorted(folder.inner), {}, ())
         for name, folder in sorted(files.items())
     }
-    inside = {name: meant for name, meant in split_of.items() if meant}
-    if len(inside) > 1 or any(len(set(meant.values())) > 1 for meant in inside.values()):
-        name, meant = max(inside.items(), key=lambda item: len(item[1]))
+    affected = {name: splits for name, splits in inner_splits.items() if splits}
+    if len(affected) > 1 or any(len(set(splits.values())) > 1 for splits in affected.values()):
+        name, splits = max(affected.items(), key=lambda item: len(item[1]))
         raise ValueError(
-            f"class folder {name!r} has {_enumerated(list(meant))} in it, which would be mixed, as other files are "
+            f"class folder {name!r} has {_enumerated(list(splits))} in it, which would be mixed, as other files are "
             f"next to the folders of splits ({_count(files[name])}); move them to SPLIT/CLASS/ or CLASS/SPLIT/, or "
             "make a list: --input=LIST.csv with the columns image,label,split"
         )
@@ -324,12 +326,12 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
 
 def _check_classes_inside(name: str, folder: Folder, others: Collection[str]) -> None:
     """Raises ValueError if what looks like a class folder contains the other class folders again."""
-    known = {other.casefold() for other in others if other}
-    again = sorted(inner for inner in folder.inner if inner.casefold() in known)
+    class_names = {other.casefold() for other in others if other}
+    repeated = sorted(inner for inner in folder.inner if inner.casefold() in class_names)
     # One such folder may be a part of the class, unless there is nothing else in it.
-    if len(again) > 1 or (again and len(again) == len(folder.inner)):
+    if len(repeated) > 1 or (repeated and len(repeated) == len(folder.inner)):
         raise ValueError(
-            f"{name!r} would be a class, but has folders of other classes in it, {_enumerated(again)} "
+            f"{name!r} would be a class, but has folders of other classes in it, {_enumerated(repeated)} "
             f"({_count(folder)}); move it out of the input if it is a copy, such as the archive from which the classes "
             "were unpacked; or, if it is a class, list all classes in --labels=FILE"
         )
@@ -348,33 +350,35 @@ def _unclear(tops: Collection[str], nested: Mapping[str, bool], classes: Collect
     """
     if classes and set(tops) <= set(classes):
         return {}
-    seeming: dict[str, tuple[str, str]] = {}
+    candidates: dict[str, tuple[str, str]] = {}
     by_rest = defaultdict(set)
     for top in tops:
         if match := _ABOUT_A_SPLIT.fullmatch(lowered(top)):
             split, rest = SPLIT_NAMES[match[2]], f"{match[1]}*{match[4]}"
-            seeming[top] = split, rest
+            candidates[top] = split, rest
             by_rest[rest].add(split)
-    meant = {
-        top: split for top, (split, rest) in seeming.items() if _SAYS_NOTHING.fullmatch(rest) or len(by_rest[rest]) > 1
+    splits = {
+        top: split
+        for top, (split, rest) in candidates.items()
+        if _SAYS_NOTHING.fullmatch(rest) or len(by_rest[rest]) > 1
     }
-    several = len(set(meant.values())) > 1 and ("train" in meant.values() or not all(map(is_split, meant)))
-    holds_folders = any(is_split(top) and nested.get(top) for top in meant)
-    return meant if several or holds_folders else {}
+    several = len(set(splits.values())) > 1 and ("train" in splits.values() or not all(map(is_split, splits)))
+    holds_folders = any(is_split(top) and nested.get(top) for top in splits)
+    return splits if several or holds_folders else {}
 
 
 def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, options: ConvertOptions) -> str:
     """Returns the error message that asks which folders are splits and which are classes."""
     ordered = sorted(tops, key=lambda top: (top not in unclear, top))
-    seen = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
-    seen += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
+    summary = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
+    summary += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
     root = next(candidate.path for candidate in options.sources if candidate.split == source)
     by_split = {split: _innermost(top, tops[top]) for top, split in sorted(unclear.items(), reverse=True)}
-    named = " ".join(Source(f"{root}/{top}", split).flag for split, top in by_split.items())
+    flags = " ".join(Source(f"{root}/{top}", split).flag for split, top in by_split.items())
     is_archive = Source(root).is_archive
-    advice = f"pack an archive for each split, or unpack it and use {named}" if is_archive else named
+    advice = f"pack an archive for each split, or unpack it and use {flags}" if is_archive else flags
     return (
-        f"it is not clear which folders of {root!r} are splits and which are classes: {seen}; specify the folder "
+        f"it is not clear which folders of {root!r} are splits and which are classes: {summary}; specify the folder "
         f"above the class folders of each split, for example: {advice}; or, if all are classes, list them in "
         "--labels=FILE"
     )
@@ -405,14 +409,14 @@ def _remarks(
 ) -> Iterable[str]:
     if splits:
         yield "read as splits: " + ", ".join(
-            f"{shown} as {SPLIT_FOLDERS[name.lower()]}" for shown, name in splits.items()
+            f"{path} as {SPLIT_FOLDERS[name.lower()]}" for path, name in splits.items()
         )
     if without_images:
-        shown = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
+        entries = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
         yield (
             "folders without images, which are not classes: "
-            + ", ".join(shown[:_MAX_SHOWN])
-            + (f" and {len(shown) - _MAX_SHOWN} more folders" if len(shown) > _MAX_SHOWN else "")
+            + ", ".join(entries[:_MAX_SHOWN])
+            + (f" and {len(entries) - _MAX_SHOWN} more folders" if len(entries) > _MAX_SHOWN else "")
         )
     if survey.others:
         kinds = "not images, or ignored" if options.ignore else "not images"
@@ -431,8 +435,8 @@ def _remarks(
 def _most_common(counts: Counter[str]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     more = len(ordered) - _MAX_SHOWN
-    shown = ", ".join(f"{count:,} {printable(name)}" for name, count in ordered[:_MAX_SHOWN])
-    return shown + (f", {sum(count for _, count in ordered[_MAX_SHOWN:]):,} others" if more > 0 else "")
+    text = ", ".join(f"{count:,} {printable(name)}" for name, count in ordered[:_MAX_SHOWN])
+    return text + (f", {sum(count for _, count in ordered[_MAX_SHOWN:]):,} others" if more > 0 else "")
 
 
 def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:

@@ -54,19 +54,19 @@ class Folder(InputKind):
         if part.archive or (not part.folder and source.is_archive) or source.label_pattern or options.ignore:
             yield from super().batches(part, options)
             return
-        for listed in batched(_listing(part), BATCH_ROWS):
+        for entries in batched(_listing(part), BATCH_ROWS):
             # Most files are images by their names; only of the others is a row made here.
-            images = [not_images.is_ordinary_image(path) for path, _, _ in listed]
+            images = [not_images.is_ordinary_image(path) for path, _, _ in entries]
             rows = []
-            for found in (_file(part, *file) for file, is_image in zip(listed, images, strict=True) if not is_image):
-                if isinstance(found, Part):
-                    yield found
+            for item in (_file(part, *file) for file, is_image in zip(entries, images, strict=True) if not is_image):
+                if isinstance(item, Part):
+                    yield item
                 else:
-                    rows.append(row_of_file(found, options))
+                    rows.append(row_of_file(item, options))
             if rows:
-                yield Batch.of(rows)
+                yield Batch.from_rows(rows)
             if any(images):
-                keys, sizes, versions = map(list, zip(*itertools.compress(listed, images), strict=True))
+                keys, sizes, versions = map(list, zip(*itertools.compress(entries, images), strict=True))
                 yield Batch(len(keys), {"key": keys, "num_bytes": sizes}).replace(version=versions)
 
 
@@ -97,7 +97,7 @@ def row_of_file(file: Member, options: ConvertOptions) -> Row:
         try:
             file.path.encode()
         except UnicodeEncodeError:
-            return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
+            return Row(_escaped(file.path), _escaped(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
     reason, detail = not_images.reason_of(file.path, options.ignore)
     if reason:
@@ -105,23 +105,23 @@ def row_of_file(file: Member, options: ConvertOptions) -> Row:
     if file.fault:
         return row.reject("bad_member", file.fault)
     if file.lost_target:
-        lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is not a file before it in the archive"
-        return row._replace(num_bytes=0).reject("missing", lost)
+        message = f"it is a hard link to {_escaped(file.lost_target)!r}, which is not a file before it in the archive"
+        return row._replace(num_bytes=0).reject("missing", message)
     return row
 
 
-def _shown(name: str) -> str:
+def _escaped(name: str) -> str:
     """Returns a name in which bytes that are not UTF-8 are written as \\x escapes."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def files_below(part: Part, options: ConvertOptions) -> Iterator[Member]:
     """Yields every file of a part of a source, including the members of archives inside it."""
-    for found in files_of_part(part, options):
-        if isinstance(found, Part):
-            yield from files_below(found, options)
+    for item in files_of_part(part, options):
+        if isinstance(item, Part):
+            yield from files_below(item, options)
         else:
-            yield found
+            yield item
 
 
 def files_of_part(part: Part, options: ConvertOptions) -> Iterator[Member | Part]:
@@ -132,8 +132,8 @@ def files_of_part(part: Part, options: ConvertOptions) -> Iterator[Member | Part
     """
     source = part.source
     if part.archive or (not part.folder and source.is_archive):
-        opened = _members(part.archive, source.path, options) if part.archive else _members_of_source(source, options)
-        for member in opened:
+        members = _members(part.archive, source.path, options) if part.archive else _members_of_source(source, options)
+        for member in members:
             yield Part(source, archive=member) if member.is_archive else member
         return
     yield from (_file(part, *file) for file in _listing(part))
@@ -202,7 +202,7 @@ def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Memb
         if source.path.endswith(".zip")
         else archives.members(_tar(source.path, options.output), lambda name: is_known or "/" in name, name=source.path)
     )
-    with tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as spool:
         for member in members:
             _refuse_webdataset(source.path, member, options)
             folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
@@ -212,19 +212,19 @@ def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Memb
             top = folder if top is None and not is_aside else top
             if member.fault or not (is_aside or (depth > 1 and folder == top)):
                 is_known = True
-                yield from _held(held)
+                yield from _read_spool(spool)
                 yield member
                 for other in members:
                     _refuse_webdataset(source.path, other, options)
                     yield other
                 return
-            marshal.dump(tuple(member), held)
-        is_kept = not top or (not source.split and is_split(top))  # a split's name is not a class's
-        above = "" if is_kept else f"{top}/"
-        yield from (member._replace(path=member.path.removeprefix(above)) for member in _held(held))
+            marshal.dump(tuple(member), spool)
+        keeps_folder = not top or (not source.split and is_split(top))  # a split's name is not a class's
+        prefix = "" if keeps_folder else f"{top}/"
+        yield from (member._replace(path=member.path.removeprefix(prefix)) for member in _read_spool(spool))
 
 
-def _held(file: IO[bytes]) -> Iterator[Member]:
+def _read_spool(file: IO[bytes]) -> Iterator[Member]:
     file.seek(0)
     with contextlib.suppress(EOFError):
         while True:

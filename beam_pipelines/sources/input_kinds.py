@@ -72,16 +72,16 @@ class InputKind:
     def batches(self, part: Part, options: ConvertOptions) -> Iterator[Batch | Part]:
         """Yields what rows() does, the rows in batches."""
         size, rows = LINE_ROWS if part.source.is_list else BATCH_ROWS, list[Row]()
-        for found in self.rows(part, options):
-            if isinstance(found, Part):
-                yield found
+        for item in self.rows(part, options):
+            if isinstance(item, Part):
+                yield item
                 continue
-            rows.append(found)
+            rows.append(item)
             if len(rows) == size:
-                yield Batch.of(rows)
+                yield Batch.from_rows(rows)
                 rows = []
         if rows:
-            yield Batch.of(rows)
+            yield Batch.from_rows(rows)
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         """Yields lines about how a source is read, and what it has that is not stored."""

@@ -58,7 +58,7 @@ def _stem(key: str) -> str:
     return posixpath.splitext(posixpath.basename(key))[0]
 
 
-def _named(name: str, keys: dict[str, str]) -> str:
+def _find_key(name: str, keys: dict[str, str]) -> str:
     """Returns the key of the image that a name in a list stands for, without folders if it has others; "" for none."""
     return keys.get(name) or (keys.get(posixpath.basename(name), "") if "/" in name else "")
 
@@ -74,25 +74,25 @@ def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict
     keys: dict[str, str] = {}
     for form in (_stem, posixpath.basename, str):  # those that name an image more exactly precede
         keys |= {form(row.key): row.key for row in images}
-    found: dict[str, str] = {}
-    others = []
+    labels: dict[str, str] = {}
+    unmatched = []
     for line in lines:
         ways = [
             re.split(r"\s*[,;\t]\s*|\s+", line, maxsplit=1),
             re.split(r"\s*[,;\t]\s*|\s+(?=\S+$)", line, maxsplit=1),
         ]
         pairs = [pair for way in ways if len(way) == 2 for pair in (way, way[::-1])]
-        pair = next(((key, label) for name, label in pairs if (key := _named(name.strip('"'), keys))), None)
+        pair = next(((key, label) for name, label in pairs if (key := _find_key(name.strip('"'), keys))), None)
         if pair is None:
-            others.append(line)
-        elif found.setdefault(*pair) != pair[1]:
+            unmatched.append(line)
+        elif labels.setdefault(*pair) != pair[1]:
             raise ValueError(
-                f"{source.label_list!r} has two labels for {pair[0]!r}: {found[pair[0]]!r} and {pair[1]!r}"
+                f"{source.label_list!r} has two labels for {pair[0]!r}: {labels[pair[0]]!r} and {pair[1]!r}"
             )
-    if found and (len(others) > 1 or len(found) < len(images)):  # one line may be a header
-        seen = f"{others[-1]!r} names no file" if len(others) > 1 else "not all of the files have a line"
+    if labels and (len(unmatched) > 1 or len(labels) < len(images)):  # one line may be a header
+        problem = f"{unmatched[-1]!r} names no file" if len(unmatched) > 1 else "not all of the files have a line"
         raise ValueError(
-            f"{source.label_list!r} has lines of an image and its label, but {seen} of {source.path!r}; correct the "
+            f"{source.label_list!r} has lines of an image and its label, but {problem} of {source.path!r}; correct the "
             "list, or write it as a .csv with the header image,label: --input=LIST.csv"
         )
-    return found
+    return labels

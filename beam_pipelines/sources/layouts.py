@@ -18,18 +18,18 @@ from tpu_input.dataset_format.records import MANIFEST_NAME
 _MOST_LISTED = 2_000  # files of the input that are looked at
 _MOST_SHOWN = 3  # kinds of files in a message
 _LISTS = (".csv", ".tsv", ".jsonl")
-_OF_VOC = re.compile(r"(.+/)?Annotations/[^/]+\.xml")
-_OF_COCO = re.compile(r"(.+/)?annotations/(instances|captions|person)\w*\.json")
-_BESIDE_COCO = re.compile(r"(annotations|train|val|test|unlabeled|images?)\w*", re.IGNORECASE)
+_VOC_FILE = re.compile(r"(.+/)?Annotations/[^/]+\.xml")
+_COCO_FILE = re.compile(r"(.+/)?annotations/(instances|captions|person)\w*\.json")
+_COCO_FOLDER = re.compile(r"(annotations|train|val|test|unlabeled|images?)\w*", re.IGNORECASE)
 _NAME_WITH_CLASS = re.compile(r"([A-Za-z]+)[._-]?\d+\.\w+")  # cat.0.jpg, dog_12.png
 
 
-def seen(source: Source) -> list[str]:
+def file_kinds(source: Source) -> list[str]:
     """Returns what lies in a folder: up to three kinds of files with their numbers, and "…" if there are more."""
     tree = _tree(source)
-    shown = tree.most_common(_MOST_SHOWN)
-    kinds = [f"{printable(name)} ({count:,} file{'s' * (count > 1)})" for name, count in shown]
-    return kinds + ["…"] * (len(tree) > len(shown))
+    largest = tree.most_common(_MOST_SHOWN)
+    kinds = [f"{printable(name)} ({count:,} file{'s' * (count > 1)})" for name, count in largest]
+    return kinds + ["…"] * (len(tree) > len(largest))
 
 
 def closest(source: Source) -> list[str]:
@@ -37,38 +37,40 @@ def closest(source: Source) -> list[str]:
     tree = _tree(source)
     images = [name for name in tree if posixpath.splitext(name)[1].lower() in IMAGE_ENDINGS]
     lists = [name for name in tree if name.endswith(_LISTS)]
-    found = []
+    suggestions = []
     if lists:
-        found.append(f"a list of image,label: {Source(f'{source.path}/{lists[0]}').flag}")
+        suggestions.append(f"a list of image,label: {Source(f'{source.path}/{lists[0]}').flag}")
     paths = _paths(source)
     if MANIFEST_NAME in paths and any(path.startswith("index/") for path in paths):
-        found.append(f"a dataset with another manifest.json: jpeg2tpu verify {shlex.quote(source.path)} says why")
+        suggestions.append(f"a dataset with another manifest.json: jpeg2tpu verify {shlex.quote(source.path)} says why")
     if source.is_archive and TAR.fullmatch(source.path):
         labels = [f"{ending}.FIELD" if ending == "json" else ending for ending in may_be_labels(source.path)]
-        found += [f"WebDataset: --record=webdataset,label={label}" for label in labels[:1]]
+        suggestions += [f"WebDataset: --record=webdataset,label={label}" for label in labels[:1]]
     if any(RECORDS.fullmatch(path) for path in paths):
-        found.append("TFRecords or Parquet of another program: --record=imagenet, tfds, flowers, huggingface or names")
+        suggestions.append(
+            "TFRecords or Parquet of another program: --record=imagenet, tfds, flowers, huggingface or names"
+        )
     elif paths and all(TAR.fullmatch(path) for path in paths):
-        found.append("WebDataset: --record=webdataset")
+        suggestions.append("WebDataset: --record=webdataset")
     elif paths and all(path.endswith(".zip") for path in paths):
-        found.append(f"a .zip of class folders: {Source(f'{source.path}/{paths[0]}').flag}")
-        found.append("a folder with a .tar for each class: INPUT/CLASS.tar")
+        suggestions.append(f"a .zip of class folders: {Source(f'{source.path}/{paths[0]}').flag}")
+        suggestions.append("a folder with a .tar for each class: INPUT/CLASS.tar")
     names = [path.rpartition("/")[2] for path in paths]
     prefixes = {match[1] for name in names if (match := _NAME_WITH_CLASS.fullmatch(name))}
     if len(images) == 1 and 1 < len(prefixes) <= len(names) // 2:
         pattern = "|".join(sorted(prefixes)[:3])
-        found.append(f"images whose names begin with the class: --label_pattern='({pattern})'")
+        suggestions.append(f"images whose names begin with the class: --label_pattern='({pattern})'")
     if images and not lists:
-        found.append("images with their classes in a file, in the order of the names: --label_list=FILE")
-    found.append("folders of classes: INPUT/CLASS/IMAGE.jpg")
-    found.append("a list of image,label: --input=LIST.csv")
-    return found[:2]
+        suggestions.append("images with their classes in a file, in the order of the names: --label_list=FILE")
+    suggestions.append("folders of classes: INPUT/CLASS/IMAGE.jpg")
+    suggestions.append("a list of image,label: --input=LIST.csv")
+    return suggestions[:2]
 
 
 def unknown(source: Source) -> str:
     """Returns the end of a message about an input without classes: the two closest layouts, and its files."""
-    said, files = f"the closest layouts are {' and '.join(closest(source))}", seen(source)
-    return said + (f"; it has {', '.join(files)}" if files else "")
+    message, files = f"the closest layouts are {' and '.join(closest(source))}", file_kinds(source)
+    return message + (f"; it has {', '.join(files)}" if files else "")
 
 
 def refused(source: Source, examples: dict[str, str]) -> str:
@@ -79,18 +81,21 @@ def refused(source: Source, examples: dict[str, str]) -> str:
       examples: For each outermost folder, the first file below it in sorted order, as a path within the source.
     """
     names = set(examples)
-    found = [match for example in examples.values() if (match := _OF_VOC.fullmatch(example))]
+    voc_matches = [match for example in examples.values() if (match := _VOC_FILE.fullmatch(example))]
     # Folders of classes may have .xml files next to their images, but not next to a folder of this name.
-    is_voc = any(source.is_archive or storage.exists(f"{source.path}/{of[1] or ''}JPEGImages") for of in found)
+    is_voc = any(
+        source.is_archive or storage.exists(f"{source.path}/{voc_match[1] or ''}JPEGImages")
+        for voc_match in voc_matches
+    )
     if is_voc or {"JPEGImages", "Annotations"} <= names:
-        return _of_boxes(source, "Pascal VOC")
-    annotated = {top for top, example in examples.items() if _OF_COCO.fullmatch(example)}
-    if annotated and all(map(_BESIDE_COCO.fullmatch, names - annotated)):
-        return _of_boxes(source, "COCO")
+        return _boxes_message(source, "Pascal VOC")
+    annotated = {top for top, example in examples.items() if _COCO_FILE.fullmatch(example)}
+    if annotated and all(map(_COCO_FOLDER.fullmatch, names - annotated)):
+        return _boxes_message(source, "COCO")
     return ""
 
 
-def _of_boxes(source: Source, layout: str) -> str:
+def _boxes_message(source: Source, layout: str) -> str:
     return (
         f"input {source.path!r} is in the layout of {layout}, where an image has objects with boxes; make a list with "
         "one class for each image: docs/conversion.md, “COCO and Pascal VOC”; or, if its folders are classes, list "
@@ -106,9 +111,9 @@ def _paths(source: Source) -> list[str]:
 
 def _tree(source: Source) -> Counter[str]:
     """Returns the number of files by folder and ending: FOLDER/*.jpg."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for path in _paths(source):
         folder, name = posixpath.split(path)
         ending = posixpath.splitext(name)[1]
-        found[path if not ending or ending in _LISTS else posixpath.join(folder, f"*{ending}")] += 1
-    return found
+        counts[path if not ending or ending in _LISTS else posixpath.join(folder, f"*{ending}")] += 1
+    return counts

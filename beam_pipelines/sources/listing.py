@@ -23,7 +23,7 @@ from beam_pipelines.sources.labelled_files import LabelledFiles
 from beam_pipelines.sources.lists import List
 from beam_pipelines.sources.records.record_files import Records, recognised
 from beam_pipelines.sources.row_columns import Batch
-from beam_pipelines.sources.rows import Row, find, find_each
+from beam_pipelines.sources.rows import Row, find, find_all
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.split_names import SPLIT_NAMES, is_missing, split_named, split_of_path
 
@@ -74,7 +74,7 @@ def find_files(batch: Batch, is_list: bool) -> Batch:
     sizes = batch.column("num_bytes")
     if batch.is_all("uri", "") and batch.num_rows and min(sizes) >= 0 and not too_many_bytes(max(sizes)):
         return batch  # as most batches of a folder are
-    return batch.map_rows(find_each if is_list else functools.partial(map, find))
+    return batch.map_rows(find_all if is_list else functools.partial(map, find))
 
 
 def list_part(part: Part, options: ConvertOptions) -> Iterator[Batch | Part]:

@@ -129,7 +129,7 @@ def read_numbered_names(path: str) -> tuple[str, ...] | dict[int, str]:
 # Kaggle's LOC_train_solution.csv and LOC_val_solution.csv of ImageNet: the synset, and a box, of each object.
 _LOC_SOLUTION = ["ImageId", "PredictionString"]
 _LOC_WORDS = 5
-_OF_SYNSET = re.compile(r"n\d{8}_\d+")  # an image of the training set, which lies in the folder of its synset
+_SYNSET_IMAGE = re.compile(r"n\d{8}_\d+")  # an image of the training set, which lies in the folder of its synset
 _OPEN_IMAGES = {"ImageID", "LabelName", "Confidence"}
 
 
@@ -178,8 +178,8 @@ def remark(source: Source, options: ConvertOptions) -> str:
     else:
         columns = _columns(source, options)
     # Not strict: a list without a header has no names of columns, and all of it is stored.
-    left = [name for name, meaning in zip(columns.header, columns.meaning, strict=False) if not meaning]
-    return f"{source.path}: the columns {', '.join(map(repr, left))} are not stored" if left else ""
+    unstored = [name for name, meaning in zip(columns.header, columns.meaning, strict=False) if not meaning]
+    return f"{source.path}: the columns {', '.join(map(repr, unstored))} are not stored" if unstored else ""
 
 
 def _columns(source: Source, options: ConvertOptions) -> _Columns:
@@ -189,7 +189,7 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
     if not _is_text("".join(first)) or "\0" in "".join(first):
         raise ValueError(f"{path!r} is not UTF-8, already in its first line; save it as UTF-8")
     counts = Counter(first)
-    twice = [name for name in counts if counts[name] > 1]
+    duplicates = [name for name in counts if counts[name] > 1]
     if set(first) >= _OPEN_IMAGES:
         raise ValueError(
             f"{path!r} has labels as Open Images publishes them, where an image has several lines, also of classes "
@@ -199,12 +199,14 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
         meaning = [_meaning(name, source, options) for name in first]
         for flag, name in (("image_column", "image"), ("label_column", "label")):
             if name not in meaning and not (unlabelled and name == "label"):
-                wanted = getattr(source, flag) or name
+                column = getattr(source, flag) or name
                 raise ValueError(
-                    f"{path!r} has no column {wanted!r}, only {', '.join(map(repr, first))}; name one with --{flag}"
+                    f"{path!r} has no column {column!r}, only {', '.join(map(repr, first))}; name one with --{flag}"
                 )
-        if twice:
-            raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
+        if duplicates:
+            raise ValueError(
+                f"{path!r} has the column {duplicates[0]!r} {counts[duplicates[0]]} times; keep only one of them"
+            )
         _check_features(path, first, options)
         return _Columns(first, meaning)
     if first == _LOC_SOLUTION:
@@ -216,8 +218,10 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
             f"{path!r} begins with {','.join(first)!r}, but must have the header {_USAGE}; or name its columns with "
             "--image_column and --label_column"
         )
-    if twice:
-        raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
+    if duplicates:
+        raise ValueError(
+            f"{path!r} has the column {duplicates[0]!r} {counts[duplicates[0]]} times; keep only one of them"
+        )
     _check_features(path, first, options)
     features = {name for name, _ in options.features}
     if unknown := [name for name in first if name not in COLUMNS and name not in features]:
@@ -279,8 +283,8 @@ def rows_of_list(source: Source, options: ConvertOptions) -> Iterator[Row]:
 def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOptions) -> Row:
     path, image, label = source.path, fields.get("image", ""), fields.get("label", "")
     if not image or not _is_text("".join(fields.values())):
-        seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
-        return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
+        problem = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
+        return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {problem}")
     kind = options.label_kind
     image += "" if image.endswith(source.image_suffix) else source.image_suffix
     uri, num_bytes = image, 0
@@ -295,7 +299,7 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     classes: str | list[str] = label
     if kind is SEVERAL and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
         try:
-            classes = _of_list(f"{path!r}, line {number}:", json.loads(label))
+            classes = _class_texts(f"{path!r}, line {number}:", json.loads(label))
         except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(
                 f"{path!r}, line {number}: the label {label[:80]!r} is not a JSON list; write it as "
@@ -368,17 +372,17 @@ def _csv_fields(
             )
             continue
         stored = {name: value for name, value in zip(columns.meaning, fields, strict=False) if name}
-        yield number, _of_solution(stored) if columns.is_solution else stored
+        yield number, _solution_fields(stored) if columns.is_solution else stored
 
 
-def _of_solution(fields: dict[str, str]) -> dict[str, str] | str:
+def _solution_fields(fields: dict[str, str]) -> dict[str, str] | str:
     """Returns the image and its synset of a line of _LOC_SOLUTION, or the problem."""
     words = fields.get("label", "").split()
     synsets = sorted(set(words[::_LOC_WORDS]))
     if len(synsets) > 1:
         return f"names the synsets {', '.join(synsets)}, but an image must have one label"
     name = fields["image"]
-    folder = f"{name.partition('_')[0]}/" if _OF_SYNSET.fullmatch(name) else ""
+    folder = f"{name.partition('_')[0]}/" if _SYNSET_IMAGE.fullmatch(name) else ""
     return {"image": f"{folder}{name}.JPEG" if name else "", "label": "".join(synsets)}
 
 
@@ -439,28 +443,28 @@ class _Pairs(list[tuple[str, Any]]):
     """Fields of a JSON object in their order, including repeated ones."""
 
 
-def _plain(value: Any) -> Any:
+def _to_dicts(value: Any) -> Any:
     """Returns a value of JSON with its objects as such."""
     if isinstance(value, _Pairs):
-        return {name: _plain(inner) for name, inner in value}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _to_dicts(inner) for name, inner in value}
+    return [_to_dicts(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOptions) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{where} the field {twice!r} occurs more than once; keep only one of them")
+        duplicate = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{where} the field {duplicate!r} occurs more than once; keep only one of them")
     if source.image_column or source.label_column:
         fields = {meaning: value for name, value in pairs if (meaning := _meaning(name, source, options))}
     else:
-        known = dict(options.features)
+        feature_types = dict(options.features)
         fields = {
-            f"{_FEATURE}{name}" if name in known and name not in COLUMNS else name: value
+            f"{_FEATURE}{name}" if name in feature_types and name not in COLUMNS else name: value
             for name, value in fields.items()
         }
     fields = {name: value for name, value in fields.items() if value is not None or not name.startswith(_FEATURE)}
-    features = {name: json.dumps(_plain(value)) for name, value in fields.items() if name.startswith(_FEATURE)}
+    features = {name: json.dumps(_to_dicts(value)) for name, value in fields.items() if name.startswith(_FEATURE)}
     texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}
     features |= texts  # a text is itself, all else is JSON
     fields = {name: value for name, value in fields.items() if name not in features}
@@ -471,20 +475,20 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
         )
     label = fields.get("label")
     if options.label_kind is SEVERAL and isinstance(label, list):
-        fields["label"] = json.dumps(_of_list(where, label))
+        fields["label"] = json.dumps(_class_texts(where, label))
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
-            shown = "null" if value is None else json.dumps(value)
+            text = "null" if value is None else json.dumps(value)
             raise ValueError(
-                f"{where} the {name} is {shown[:80]}; write it as text or a whole number"
+                f"{where} the {name} is {text[:80]}; write it as text or a whole number"
                 + ("" if value is not None else ", or remove the line")
             )
     return {name: str(value) for name, value in fields.items() if value is not None} | features
 
 
-def _of_list(where: str, label: list[Any]) -> list[str]:
+def _class_texts(where: str, label: list[Any]) -> list[str]:
     """Returns the classes of a JSON list as texts."""
-    if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
+    if not all(isinstance(item, str | int) and not isinstance(item, bool) and item != "" for item in label):
         raise ValueError(f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers")
     return list(map(str, label))

@@ -31,12 +31,12 @@ class Table(NamedTuple):
     Attributes:
       path: File of --label_names; "" for --labels.
       first_label: Number of the first class that --record declares; None if it is to be taken from the numbers.
-      named: Whether numbers have names; false for labels that are text, with --labels.
+      has_names: Whether numbers have names; false for labels that are text, with --labels.
     """
 
     path: str = ""
     first_label: int | None = None
-    named: bool = True
+    has_names: bool = True
 
 
 @dataclasses.dataclass
@@ -61,12 +61,12 @@ class LabelSurvey:
         table = _table(source_of(row, options), is_numbered, options)
         for name in names:
             number = _number(name) if table else None
-            if table and number is not None and (table.named or canonical(name) not in options.known_labels):
+            if table and number is not None and (table.has_names or canonical(name) not in options.known_labels):
                 numbers = self.numbers.setdefault(table, set())
                 if len(numbers) < _MAX_NUMBERS or not min(numbers) <= number <= max(numbers):
                     numbers.add(number)
                 continue
-            if table and table.named and canonical(name):
+            if table and table.has_names and canonical(name):
                 self.others[table] = min(name, self.others.get(table, name))
             self.add_name(name)
 
@@ -116,7 +116,7 @@ def _table(source: Source | None, is_numbered: bool, options: ConvertOptions) ->
         return Table(source.label_names)
     if is_numbered:
         return Table("", RecordFormat.parse(source.record).first_label if source and source.record else None)
-    return Table(named=False) if options.labels else None
+    return Table(has_names=False) if options.labels else None
 
 
 def _number(name: str) -> int | None:
@@ -139,7 +139,7 @@ def read_labels(survey: LabelSurvey, options: ConvertOptions) -> Numbering:
                 f"no label is a number, but {table.path!r} has names for numbers; leave out --label_names, or correct "
                 f"the labels, e.g. {survey.others[table]!r}"
             )
-        if not table.named:
+        if not table.has_names:
             raise ValueError(
                 f"the labels are numbers, {_range(numbers)}, which are not in --labels; with a list, use "
                 "--label_names=FILE for the names of the numbers, instead of --labels or with it; else write names"
@@ -178,63 +178,61 @@ def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -
             f"the labels are the numbers {_range(numbers)}, and the names in --labels begin with numbers, such as "
             f"{options.labels[0]!r}; write only the names, one per line in the order of the numbers"
         )
-    given = read_numbered_names(table.path) if table.path else options.labels
-    if isinstance(given, Mapping):
-        if unknown := sorted(numbers - given.keys()):
+    class_names = read_numbered_names(table.path) if table.path else options.labels
+    if isinstance(class_names, Mapping):
+        if unknown := sorted(numbers - class_names.keys()):
             raise ValueError(
-                f"the labels are the numbers {_range(numbers)}, but {where} has {len(given)} names, for "
-                f"{_range(set(given))}, and none for {_some(unknown)}; write its lines as NUMBER,NAME as the labels "
-                "count, or correct the labels"
+                f"the labels are the numbers {_range(numbers)}, but {where} has {len(class_names)} names, for "
+                f"{_range(set(class_names))}, and none for {_shortened(unknown)}; write its lines as NUMBER,NAME as "
+                "the labels count, or correct the labels"
             )
-        return given, ""
-    first = _first_number(table, numbers, len(given), where)
-    remark = f"labels are numbers, {_range(numbers)}: counted from {first} in the {len(given)} names of {where}"
-    return dict(enumerate(given, first)), remark
+        return class_names, ""
+    first = _first_number(table, numbers, len(class_names), where)
+    remark = f"labels are numbers, {_range(numbers)}: counted from {first} in the {len(class_names)} names of {where}"
+    return dict(enumerate(class_names, first)), remark
 
 
 def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -> int:
     """Returns the number of the first of so many names."""
-    seen = f"the labels are the numbers {_range(numbers)}, for {num_names} names in {where}"
+    summary = f"the labels are the numbers {_range(numbers)}, for {num_names} names in {where}"
     smallest, largest = min(numbers), max(numbers)
-    explicit = (
-        "write its lines as NUMBER,NAME" if table.path else "name the first number, --record=FORMAT,first_label=N"
-    )
+    advice = "write its lines as NUMBER,NAME" if table.path else "name the first number, --record=FORMAT,first_label=N"
     if table.first_label is not None:
         last = table.first_label + num_names - 1
         if table.first_label <= smallest and largest <= last:
             return table.first_label
         raise ValueError(
-            f"{seen}, which are for {table.first_label} to {last} with first_label={table.first_label} of --record; "
+            f"{summary}, which are for {table.first_label} to {last} with first_label={table.first_label} of --record; "
             "correct first_label or the names"
         )
     if smallest < 0 or largest > num_names or (smallest == 0 and largest == num_names):
         raise ValueError(
-            f"{seen}: counted from 0 the last name is number {num_names - 1}, counted from 1 it is number {num_names}, "
-            f"and neither has all of them; correct the names or the labels, or {explicit}"
+            f"{summary}: counted from 0 the last name is number {num_names - 1}, counted from 1 it is number "
+            f"{num_names}, and neither has all of them; correct the names or the labels, or {advice}"
         )
     if smallest and largest < num_names:
         raise ValueError(
-            f"{seen}: there is neither number 0 nor number {num_names}, so they may be counted from 0 or from 1; "
-            f"{explicit}"
+            f"{summary}: there is neither number 0 nor number {num_names}, so they may be counted from 0 or from 1; "
+            f"{advice}"
         )
     return 0 if smallest == 0 else 1
 
 
-def _some(numbers: list[int]) -> str:
+def _shortened(numbers: list[int]) -> str:
     more = f" and {len(numbers) - _MAX_SHOWN:,} more" if len(numbers) > _MAX_SHOWN else ""
     return ", ".join(map(str, numbers[:_MAX_SHOWN])) + more
 
 
 def _spelling_remarks(survey: LabelSurvey) -> Iterator[str]:
     if forms := sorted(survey.spellings):
-        shown = [
+        examples = [
             f"{form!r} for {' and '.join(map(ascii, sorted(survey.spellings[form])[:_MAX_SHOWN]))}"
             for form in forms[:_MAX_SHOWN]
         ]
         more = f" and {len(forms) - _MAX_SHOWN:,} more" if len(forms) > _MAX_SHOWN else ""
         yield (
             "class names are stored in one form (Unicode NFC, no white space around them), also those that differed "
-            f"only by that: {', '.join(shown)}{more}"
+            f"only by that: {', '.join(examples)}{more}"
         )
 
 

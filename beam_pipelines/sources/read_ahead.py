@@ -149,10 +149,10 @@ def _with_urls(rows: list[Row], urls: UrlReader) -> Iterator[Loaded]:
     return loaded()
 
 
-def _with_body(row: Row, found: Body | Rejected) -> Loaded:
-    if isinstance(found, Rejected):
-        return row, found
-    data = found.read()
+def _with_body(row: Row, body: Body | Rejected) -> Loaded:
+    if isinstance(body, Rejected):
+        return row, body
+    data = body.read()
     return row._replace(num_bytes=len(data)), data
 
 
@@ -179,8 +179,8 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
                 if not isinstance(loaded, _Awaited):
                     num_ahead = _LEAST_AHEAD
                     continue
-                rest = chunk[len(loaded) :]
-                ahead = itertools.chain([rest] if rest else [], itertools.islice(chunks, num_ahead))
+                remaining = chunk[len(loaded) :]
+                ahead = itertools.chain([remaining] if remaining else [], itertools.islice(chunks, num_ahead))
                 num_ahead = min(2 * num_ahead, _MOST_AHEAD)
             yield from readers.map_units(_read_chunk, ahead, _chunk_bytes)
 
@@ -259,21 +259,23 @@ def changes(rows: Iterable[Row]) -> str:
             return _resized(row, num_bytes)
         return "" if version == row.version else f"{row.uri!r} was modified"
 
-    seen = list(filter(None, map_in_threads(change, rows, _READS_IN_FLIGHT)))
-    return _changed(seen) if seen else ""
+    messages = list(filter(None, map_in_threads(change, rows, _READS_IN_FLIGHT)))
+    return _changed(messages) if messages else ""
 
 
 def _resized(row: Row, num_bytes: int) -> str:
     return f"{row.uri!r} has {num_bytes} bytes, previously {row.num_bytes}"
 
 
-def _changed(seen: list[str]) -> str:
-    counted = (
-        "an input has changed since it was" if len(seen) == 1 else f"{len(seen)} inputs have changed since they were"
+def _changed(messages: list[str]) -> str:
+    subject = (
+        "an input has changed since it was"
+        if len(messages) == 1
+        else f"{len(messages)} inputs have changed since they were"
     )
     return (
-        f"{counted} listed: {', '.join(seen[:5])}{f' and {len(seen) - 5} more' if seen[5:] else ''}; when the inputs "
-        "no longer change, rerun the command with --overwrite, which lists them again"
+        f"{subject} listed: {', '.join(messages[:5])}{f' and {len(messages) - 5} more' if messages[5:] else ''}; when "
+        "the inputs no longer change, rerun the command with --overwrite, which lists them again"
     )
 
 

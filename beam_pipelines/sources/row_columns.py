@@ -1,6 +1,6 @@
 """Batches of rows by column, in which planning works: most columns have one value for all rows.
 
-    [Row] ──Batch.of──▶ Batch ──pack──▶ bytes ──unpack──▶ Batch ──rows──▶ [Row]
+    [Row] ──Batch.from_rows──▶ Batch ──pack──▶ bytes ──unpack──▶ Batch ──rows──▶ [Row]
 
 A row of its own costs as much as all that planning does with it in columns, so that objects are made only of rows that
 are looked at one by one. Packed, a row takes some 45 bytes, where its object takes 350.
@@ -49,7 +49,7 @@ class Batch:
         self.num_rows, self.columns = num_rows, _DEFAULTS | columns
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Batch:
+    def from_rows(cls, rows: Sequence[Row]) -> Batch:
         """Returns a batch of rows."""
         columns = map(_constant, map(list, zip(*rows, strict=True)))
         return cls(len(rows), dict(zip(Row._fields, columns, strict=False)))
@@ -96,11 +96,11 @@ class Batch:
         for number, row in numbered.items():
             rows[number] = row
         added = {name: column for name, column in self.columns.items() if name not in _DEFAULTS}
-        return Batch.of(rows).replace(**added)
+        return Batch.from_rows(rows).replace(**added)
 
     def map_rows(self, function: Callable[..., Iterable[Row]], *arguments: Any) -> Batch:
         """Returns the batch of the rows that a function returns for these."""
-        return Batch.of(list(function(self.rows(), *arguments)))
+        return Batch.from_rows(list(function(self.rows(), *arguments)))
 
     def take(self, numbers: Sequence[int]) -> Batch:
         """Returns the rows with these numbers, in their order."""
@@ -149,13 +149,13 @@ def joined(batches: Sequence[Batch]) -> Batch:
         return batches[0]
     columns: dict[str, _Column] = {}
     for name in batches[0].columns if batches else ():
-        given = [batch.columns[name] for batch in batches]
-        if isinstance(given[0], np.ndarray):
-            columns[name] = np.concatenate(given)
-        elif any(isinstance(column, list) for column in given) or given.count(given[0]) < len(given):
+        parts = [batch.columns[name] for batch in batches]
+        if isinstance(parts[0], np.ndarray):
+            columns[name] = np.concatenate(parts)
+        elif any(isinstance(column, list) for column in parts) or parts.count(parts[0]) < len(parts):
             columns[name] = list(itertools.chain.from_iterable(batch.column(name) for batch in batches))
         else:
-            columns[name] = given[0]
+            columns[name] = parts[0]
     return Batch(sum(batch.num_rows for batch in batches), columns)
 
 
@@ -167,21 +167,21 @@ def locate_rows(batch: Batch, options: ConvertOptions) -> Batch:
     return batch.replace(uri=[f"{folder}/{key}" for key in batch.column("key")])
 
 
-def of_size(batches: Iterable[Batch], size: int = BATCH_ROWS) -> Iterator[Batch]:
+def merge_batches(batches: Iterable[Batch], size: int = BATCH_ROWS) -> Iterator[Batch]:
     """Yields the rows in batches of at least `size` rows, but the last.
 
     Rows with labels or reasons, which steps may look at one by one, are not put together with others.
     """
-    held: dict[tuple[bool, bool], list[Batch]] = {}
+    pending: dict[tuple[bool, bool], list[Batch]] = {}
     num_rows = collections.Counter[tuple[bool, bool]]()
     for batch in batches:
         kind = batch.is_all("label", ""), batch.is_all("reason", "")
-        held.setdefault(kind, []).append(batch)
+        pending.setdefault(kind, []).append(batch)
         num_rows[kind] += batch.num_rows
         if num_rows[kind] >= size:
-            yield joined(held.pop(kind))
+            yield joined(pending.pop(kind))
             num_rows[kind] = 0
-    yield from map(joined, held.values())
+    yield from map(joined, pending.values())
 
 
 def batched(items: Iterable[_Item], size: int = BATCH_ROWS) -> Iterator[list[_Item]]:
@@ -193,4 +193,4 @@ def batched(items: Iterable[_Item], size: int = BATCH_ROWS) -> Iterator[list[_It
 
 def batches_of(rows: Iterable[Row], size: int = BATCH_ROWS) -> Iterator[Batch]:
     """Yields the rows in batches of `size`."""
-    return map(Batch.of, batched(rows, size))
+    return map(Batch.from_rows, batched(rows, size))

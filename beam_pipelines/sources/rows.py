@@ -104,26 +104,26 @@ def _advice_on_path(path: str) -> str:
     return "; its path has backslashes: write / between folders" if "\\" in path else ""
 
 
-def find_each(rows: list[Row]) -> Iterator[Row]:
+def find_all(rows: list[Row]) -> Iterator[Row]:
     """Yields find(row) for every row; for rows with URIs, which take one request each, many requests run in parallel.
 
     One row of each bucket goes first, so that an unreachable bucket is reported after one timeout, not one per row.
     """
-    first_of: dict[str, int] = {}
-    for at, row in enumerate(rows):
+    first_by_bucket: dict[str, int] = {}
+    for position, row in enumerate(rows):
         if storage.is_uri(row.uri) and not is_url(row.uri):
-            first_of.setdefault("/".join(row.uri.split("/", 3)[:3]), at)
-    if not first_of:
+            first_by_bucket.setdefault("/".join(row.uri.split("/", 3)[:3]), position)
+    if not first_by_bucket:
         yield from map(find, rows)
         return
-    first = set(first_of.values())
-    yield from (find(rows[at]) for at in sorted(first))
-    others = (row for at, row in enumerate(rows) if at not in first)
+    first = set(first_by_bucket.values())
+    yield from (find(rows[position]) for position in sorted(first))
+    others = (row for position, row in enumerate(rows) if position not in first)
     yield from map_in_threads(find, others, _REQUESTS_IN_FLIGHT)
 
 
 # Before the text of a label whose names are numbers; naming.name_classes() turns them into names when all are known.
-_OF_NUMBERS = "\x1d"
+_NUMBER_MARK = "\x1d"
 
 
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -179,36 +179,36 @@ def label_row(
     kind = options.label_kind
     if kind is SEVERAL and isinstance(label, str):
         label = [name for name in label.split(options.label_separator) if canonical(name)]
-    given = [label] if isinstance(label, str | int) else list(label)
+    labels = [label] if isinstance(label, str | int) else list(label)
     if kind is NONE:
         return row._replace(label=kind.text(()))
-    if fault := kind.fault(len(given)):
+    if fault := kind.fault(len(labels)):
         return row.reject("no_label", fault)
-    if not are_names and any(map(stands_for_none, given)) and NO_CLASS not in options.known_labels:
+    if not are_names and any(map(stands_for_none, labels)) and NO_CLASS not in options.known_labels:
         return row.reject("no_label", f"its label is {NO_CLASS}, which stands for none")
     if classes:
-        if beyond := [number for number in given if isinstance(number, int) and not 0 <= number < len(classes)]:
+        if invalid := [number for number in labels if isinstance(number, int) and not 0 <= number < len(classes)]:
             raise ValueError(
-                f"the label of {row.key!r} is {beyond[0]}, but its file declares {len(classes)} names of classes, for "
+                f"the label of {row.key!r} is {invalid[0]}, but its file declares {len(classes)} names of classes, for "
                 f"0 to {len(classes) - 1}; correct the file"
             )
-        given = [classes[each] if isinstance(each, int) else each for each in given]
-    for name in () if are_names or classes else given:
+        labels = [classes[item] if isinstance(item, int) else item for item in labels]
+    for name in () if are_names or classes else labels:
         if isinstance(name, str) and (fault := fault_of_name(name, kind)) and name not in options.known_labels:
             raise ValueError(
                 f"{where or repr(row.key) + ':'} the label {name!r} {fault}. If it is the name of a class, list it in "
                 "--labels"
             )
-    if kind is ONE and isinstance(given[0], str) and not canonical(given[0]):
+    if kind is ONE and isinstance(labels[0], str) and not canonical(labels[0]):
         return row.reject("no_label", "its label is empty")
-    text = kind.text(map(str, given)).lstrip(_OF_NUMBERS)
-    return row._replace(label=f"{_OF_NUMBERS}{text}" if any(isinstance(each, int) for each in given) else text)
+    text = kind.text(map(str, labels)).lstrip(_NUMBER_MARK)
+    return row._replace(label=f"{_NUMBER_MARK}{text}" if any(isinstance(item, int) for item in labels) else text)
 
 
 def written_names(row: Row, options: ConvertOptions) -> tuple[tuple[str, ...], bool]:
     """Returns the names in the label of a row from label_row(), and whether the input has numbers among them."""
-    is_numbered = row.label.startswith(_OF_NUMBERS)
-    return options.label_kind.names(row.label.removeprefix(_OF_NUMBERS)), is_numbered
+    is_numbered = row.label.startswith(_NUMBER_MARK)
+    return options.label_kind.names(row.label.removeprefix(_NUMBER_MARK)), is_numbered
 
 
 def with_features(row: Row, values: Mapping[str, Any], options: ConvertOptions) -> Row:
@@ -222,29 +222,29 @@ def with_features(row: Row, values: Mapping[str, Any], options: ConvertOptions) 
     """
     if row.reason or not options.features:
         return row
-    found = {}
+    features = {}
     for name, text in sorted(options.features):
         try:
-            found[name] = _typed(values.get(name), FeatureType.parse(text))
+            features[name] = _typed(values.get(name), FeatureType.parse(text))
         except (ValueError, TypeError, OverflowError, struct.error) as error:
             return row.reject("bad_feature", f"its {name} is {str(values.get(name))[:80]!r}, not {text}: {error}")
-    return row._replace(features=json.dumps(found))
+    return row._replace(features=json.dumps(features))
 
 
-def _typed(value: Any, of: FeatureType) -> list[Any]:
-    if of.kind == "string" and of.length is None:
+def _typed(value: Any, feature_type: FeatureType) -> list[Any]:
+    if feature_type.kind == "string" and feature_type.length is None:
         value = ["" if value is None else str(value)]
-    elif isinstance(value, str) and of.kind != "string":
+    elif isinstance(value, str) and feature_type.kind != "string":
         text = value.strip()
         value = json.loads(text) if text.startswith("[") else text.replace(",", " ").split()
     elif isinstance(value, str):
         value = json.loads(value)
     if value is None or value == []:
-        value = [math.nan] * (of.length or 1) if of.kind == "float" else []
+        value = [math.nan] * (feature_type.length or 1) if feature_type.kind == "float" else []
     values = list(value) if isinstance(value, list | tuple) else [value]
-    if len(values) != (of.length or 1):
-        raise ValueError(f"{len(values)} values, {of.length or 1} are needed")
-    return [_converted(each, of.kind) for each in values]
+    if len(values) != (feature_type.length or 1):
+        raise ValueError(f"{len(values)} values, {feature_type.length or 1} are needed")
+    return [_converted(item, feature_type.kind) for item in values]
 
 
 def _converted(value: Any, kind: str) -> Any:
@@ -274,8 +274,8 @@ def _converted(value: Any, kind: str) -> Any:
 
 def features_of(row: Row) -> dict[str, tuple[Any, ...]]:
     """Returns the features of a row as Record has them."""
-    found: dict[str, list[Any]] = json.loads(row.features) if row.features else {}
-    return {name: tuple(values) for name, values in found.items()}
+    features: dict[str, list[Any]] = json.loads(row.features) if row.features else {}
+    return {name: tuple(values) for name, values in features.items()}
 
 
 def check_names(row: Row, options: ConvertOptions) -> Row:

@@ -39,7 +39,7 @@ AGENT = "jpeg2tpu"  # also the name by which X-Robots-Tag can address this progr
 _HEADERS = {"User-Agent": f"{AGENT}/{__version__}", "Accept": "image/*,*/*;q=0.8", "Accept-Encoding": "identity"}
 _MOST_REDIRECTS = 5
 _PIECE_BYTES = 1 << 16
-_KEPT_HOSTS = 16  # hosts whose connections are kept open
+_NUM_POOLS = 16  # hosts whose connections are kept open
 _TICK = 0.1  # seconds between two looks of the watchdog
 # As img2dataset 1.47 has them in --disallowed_header_directives.
 _DISALLOWED = {"noai", "noimageai", "noindex", "noimageindex"}
@@ -83,22 +83,22 @@ class Downloader:
         self._tries = _Watchdog()
         context, allow, tries = ssl.create_default_context(), options.allow_private_addresses, self._tries
 
-        class Plain(_Checked, HTTPConnection):
+        class Unencrypted(_Checked, HTTPConnection):
             allow_private, watchdog = allow, tries
 
         class Encrypted(_Checked, HTTPSConnection):
             allow_private, watchdog = allow, tries
 
-        class PlainPool(HTTPConnectionPool):
-            ConnectionCls = Plain
+        class UnencryptedPool(HTTPConnectionPool):
+            ConnectionCls = Unencrypted
 
         class EncryptedPool(HTTPSConnectionPool):
             ConnectionCls = Encrypted
 
         self._pools = urllib3.PoolManager(
-            _KEPT_HOSTS, maxsize=options.url_host_concurrency, retries=False, ssl_context=context
+            _NUM_POOLS, maxsize=options.url_host_concurrency, retries=False, ssl_context=context
         )
-        self._pools.pool_classes_by_scheme = {"http": PlainPool, "https": EncryptedPool}
+        self._pools.pool_classes_by_scheme = {"http": UnencryptedPool, "https": EncryptedPool}
 
     def read(self, url: str) -> bytes:
         """Returns the bytes behind a URL.
@@ -378,10 +378,10 @@ class _Checked:
         trial = self.watchdog.current()
         start = time.monotonic()
         # A name with a label that is empty or too long is a UnicodeError, for _failure() a host without an address.
-        found = socket.getaddrinfo(self._dns_host.strip("[]"), self.port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(self._dns_host.strip("[]"), self.port, type=socket.SOCK_STREAM)
         if trial:
             trial.postpone(time.monotonic() - start)
-        addresses = [each for each in found if self.allow_private or is_public(str(each[4][0]))]
+        addresses = [info for info in infos if self.allow_private or is_public(str(info[4][0]))]
         if not addresses:
             raise Rejected("private_address", "its host is in a private network; --allow_private_addresses reads it")
         failure: OSError | None = None
@@ -400,10 +400,10 @@ class _Checked:
                 connection.close()
         raise failure or OSError("no address")
 
-    def request(self, *arguments: Any, **named: Any) -> None:
+    def request(self, *arguments: Any, **keywords: Any) -> None:
         if (trial := self.watchdog.current()) and self.sock:
             trial.socket = self.sock
-        super().request(*arguments, **named)  # type: ignore[misc]
+        super().request(*arguments, **keywords)  # type: ignore[misc]
 
     def getresponse(self) -> Any:
         if (trial := self.watchdog.current()) and self.sock:

@@ -46,8 +46,8 @@ def origin(url: str) -> str:
 def key_of(url: str) -> str:
     """Returns the key of the record of an image behind a URL."""
     query = url.partition("#")[0].partition("?")[2]
-    named = [part for part in query.split("&") if part and not _SIGNATURE.fullmatch(part.partition("=")[0])]
-    digits = hashlib.sha256("&".join(named).encode()).hexdigest()[:_DIGITS] if named else ""
+    parameters = [part for part in query.split("&") if part and not _SIGNATURE.fullmatch(part.partition("=")[0])]
+    digits = hashlib.sha256("&".join(parameters).encode()).hexdigest()[:_DIGITS] if parameters else ""
     return f"{origin(url)}#{digits}" if digits else origin(url)
 
 

@@ -118,7 +118,7 @@ class UrlReader:
         self._options, self._is_patient = options, is_patient
         self._downloader: Downloader | None = None
         self._num_threads = -(-options.url_concurrency // num_processes)
-        self._of_host = -(-options.url_host_concurrency // num_processes)
+        self._num_per_host = -(-options.url_host_concurrency // num_processes)
         self._room = threading.Condition()  # of all below
         self._waiting: dict[str, collections.deque[_Task]] = {}  # by host
         self._delayed = list[tuple[float, int, _Task]]()  # a heap of those that are tried again, by time
@@ -160,7 +160,7 @@ class UrlReader:
                 while self._delayed and self._delayed[0][0] <= now:
                     task = heapq.heappop(self._delayed)[2]
                     self._waiting.setdefault(task.host, collections.deque()).appendleft(task)
-                free = [host for host in self._waiting if self._reading[host] < self._of_host]
+                free = [host for host in self._waiting if self._reading[host] < self._num_per_host]
                 if free:
                     host = min(free, key=lambda host: self._waiting[host][0].number)
                     task = self._waiting[host].popleft()
@@ -186,7 +186,7 @@ class UrlReader:
             body = task.spool.put(downloader.read(task.url))
         except Rejected as rejected:
             # Kept until its row is written, without the frames of its traceback.
-            return self._rejected(rejected, rejected.reason not in _OF_NETWORK)
+            return self._rejected(rejected, rejected.reason not in _NETWORK_REASONS)
         except TryAgain as error:
             if task.num_tries <= self._options.url_retries and self._delay(task, error.after):
                 return None
@@ -219,7 +219,8 @@ class UrlReader:
         )
 
 
-_OF_NETWORK = ("unreachable", "private_address")  # a private network may answer with an address of its own for any name
+# A private network may answer with an address of its own for any name.
+_NETWORK_REASONS = ("unreachable", "private_address")
 
 
 def _downloader_of(options: UrlOptions) -> Downloader:

@@ -161,9 +161,9 @@ def check_has_no_secret(path: str) -> None:
     place, mark, _ = path.partition("?")
     host = place.partition("://")[2].partition("/")[0]
     if not lists_files(path) and (mark or "@" in host):
-        shown = place.replace(f"{host.rpartition('@')[0]}@", "") if "@" in host else place
+        url = place.replace(f"{host.rpartition('@')[0]}@", "") if "@" in host else place
         raise Unclear(
-            f"the URL {shown!r} comes with {'a query' if mark else 'a user name'}, which may be a secret and would be "
+            f"the URL {url!r} comes with {'a query' if mark else 'a user name'}, which may be a secret and would be "
             "stored in the manifest; download the file, and name the copy"
         )
 
@@ -303,7 +303,7 @@ def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
             raise
         except Exception as error:  # other filesystems raise errors of any type
             code = error.errno if isinstance(error, OSError) else None
-            if not is_uri(path) and (code is None or code in local.OF_THE_FILE):
+            if not is_uri(path) and (code is None or code in local.FILE_ERRNOS):
                 raise
             if delay is None:
                 reason = os.strerror(code) if code else str(error)
@@ -348,7 +348,7 @@ def is_record(path: str) -> bool:
     return part is not None and part[2] == "record"
 
 
-def whole(path: str) -> str:
+def containing_file(path: str) -> str:
     """Returns the file that `path`, as from slice_uri(), deflate_uri() or record_uri(), names a part of; or `path`."""
     return part[1] if (part := _part(path)) else path
 
@@ -402,14 +402,14 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
       OSError: It cannot be read; Unavailable if the storage, not the file, is the cause, also after retries.
     """
     part = _part(path)
-    whole, start, end = (part[1], int(part[3]), int(part[4])) if part else (path, 0, None)
-    if version and not is_uri(whole) and local.changed_at(whole) != version:
-        raise Changed(f"{whole!r} was modified")
-    if most is not None and not is_uri(whole) and (num_bytes := local.look(whole)[0]) > most:
+    file, start, end = (part[1], int(part[3]), int(part[4])) if part else (path, 0, None)
+    if version and not is_uri(file) and local.changed_at(file) != version:
+        raise Changed(f"{file!r} was modified")
+    if most is not None and not is_uri(file) and (num_bytes := local.look(file)[0]) > most:
         raise ValueError(
-            f"{whole!r} has {num_bytes:,} bytes, too many for a file of its kind; remove it, or copy it again"
+            f"{file!r} has {num_bytes:,} bytes, too many for a file of its kind; remove it, or copy it again"
         )
-    data = _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
+    data = _patiently(file, lambda: _files(file).read_bytes(file, start, end, version))
     if not part or part[2] == "bytes":
         return data
     return image_of(data, part[5] or IMAGE_KEY) if part[2] == "record" else _inflated(data, int(part[5]))
@@ -427,13 +427,13 @@ def _inflated(data: bytes, num_bytes: int) -> bytes:
     return inflated
 
 
-def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:
+def read_files(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:
     """Yields the contents of small files, of up to `most` bytes each, in order; reads several concurrently."""
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         yield from pool.map(functools.partial(read_bytes, most=most), paths)
 
 
-def write_each(files: Iterable[tuple[str, bytes]]) -> None:
+def write_files(files: Iterable[tuple[str, bytes]]) -> None:
     """Writes small files, given as (path, content); writes several concurrently."""
 
     def write(file: tuple[str, bytes]) -> None:

@@ -49,28 +49,28 @@ def explained(path: str) -> Iterator[None]:
     try:
         yield
     except exceptions.NotFound as error:
-        raise FileNotFoundError(f"{path!r} does not exist: {_said(error)}") from error
+        raise FileNotFoundError(f"{path!r} does not exist: {_error_text(error)}") from error
     except (exceptions.Unauthorized, GoogleAuthError) as error:
-        raise Unavailable(f"{path!r} needs credentials: {_said(error)}; {_CREDENTIALS}") from error
+        raise Unavailable(f"{path!r} needs credentials: {_error_text(error)}; {_CREDENTIALS}") from error
     except exceptions.Forbidden as error:
         if is_rate_limit(error):
-            raise Unavailable(f"{path!r}: {_said(error)}; raise the quota, or try again later") from error
+            raise Unavailable(f"{path!r}: {_error_text(error)}; raise the quota, or try again later") from error
         raise Unavailable(
-            f"no permission for {path!r}: {_said(error)}; reading needs the role Storage Object Viewer, and writing "
-            "Storage Object User"
+            f"no permission for {path!r}: {_error_text(error)}; reading needs the role Storage Object Viewer, and "
+            "writing Storage Object User"
         ) from error
     except exceptions.BadRequest as error:
         advice = "; set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays" if "requester pays" in str(error) else ""
-        raise Unavailable(f"{path!r}: {_said(error)}{advice}") from error
+        raise Unavailable(f"{path!r}: {_error_text(error)}{advice}") from error
     except (exceptions.RetryError, exceptions.ServerError, exceptions.TooManyRequests) as error:
         raise Unavailable(
-            f"{path!r} cannot be reached: {_said(getattr(error, 'cause', None) or error)}; check the bucket's name and "
-            "this machine's network"
+            f"{path!r} cannot be reached: {_error_text(getattr(error, 'cause', None) or error)}; check the bucket's "
+            "name and this machine's network"
         ) from error
     except Exception as error:
         if not type(error).__module__.startswith(("google.", "requests.", "urllib3.")):
             raise
-        raise Unavailable(f"{path!r}: {_said(error)}") from error
+        raise Unavailable(f"{path!r}: {_error_text(error)}") from error
 
 
 _CREDENTIALS = (
@@ -105,19 +105,19 @@ def is_link(path: str) -> bool:
 def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
     skipped = len(_prefix(root))
     with explained(root):
-        for found in _listing(root, folder):
+        for entry in _listing(root, folder):
             # The web console and TensorFlow create an empty object with a trailing slash for each folder.
-            if not found.name.endswith("/"):
-                yield found.name[skipped:], found.size, found.generation or 0, found.crc32c or ""
+            if not entry.name.endswith("/"):
+                yield entry.name[skipped:], entry.size, entry.generation or 0, entry.crc32c or ""
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
     skipped = len(_prefix(root))
     with explained(root):
         listing = _listing(root, folder, delimiter="/")
-        for found in listing:
-            if not found.name.endswith("/"):
-                yield found.name[skipped:], found.size, found.generation or 0
+        for entry in listing:
+            if not entry.name.endswith("/"):
+                yield entry.name[skipped:], entry.size, entry.generation or 0
         for name in sorted(listing.prefixes):
             yield name[skipped:], 0, 0
 
@@ -129,16 +129,16 @@ _answered: set[str] = set()
 
 def look(path: str) -> tuple[int, int]:
     bucket = path.removeprefix("gs://").partition("/")[0]
-    known = bucket in _answered
+    has_answered = bucket in _answered
     try:
         with explained(path):
-            found = blob(path)
-            found.reload(retry=RETRY) if known else found.reload(retry=QUICK, timeout=_QUICK_TIMEOUT)
+            handle = blob(path)
+            handle.reload(retry=RETRY) if has_answered else handle.reload(retry=QUICK, timeout=_QUICK_TIMEOUT)
     except (FileNotFoundError, ValueError):  # a line of a list may have an invalid bucket name
         _answered.add(bucket)
         return -1, 0
     _answered.add(bucket)
-    return int(found.size), int(found.generation)
+    return int(handle.size), int(handle.generation)
 
 
 def written_at(path: str, version: int, or_copied: bool) -> float:
@@ -162,12 +162,12 @@ def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
 
     def fetch(start: int, end: int) -> bytes:
         with explained(path):
-            return _download(found, start, end)
+            return _download(handle, start, end)
 
-    found = blob(path)
+    handle = blob(path)
     with explained(path):
-        found.reload(retry=RETRY)
-    return int(found.size), fetch
+        handle.reload(retry=RETRY)
+    return int(handle.size), fetch
 
 
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
@@ -180,12 +180,12 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
             raise Changed(f"{path!r} was overwritten or deleted: generation {version} does not exist") from error
 
 
-def _download(found: Any, start: int, end: int | None) -> bytes:
+def _download(handle: Any, start: int, end: int | None) -> bytes:
     last, checksum = (
         (None, "crc32c") if end is None else (end - 1, None)
     )  # the store has checksums of complete objects only
     # A second retry around the call, as the client does not retry if the connection breaks during an error response.
-    download = RETRY(found.download_as_bytes)
+    download = RETRY(handle.download_as_bytes)
     return cast(bytes, download(start=start or None, end=last, checksum=checksum, retry=RETRY))
 
 
@@ -227,7 +227,7 @@ class _Upload(io.RawIOBase):
         self._path, self._target = path, blob(path)
         content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
         self._arguments = {"content_type": content_type, "checksum": "crc32c", "retry": RETRY, **conditions}
-        self._begun, self._crc, self._num_bytes = io.BytesIO(), 0, 0
+        self._buffer, self._crc, self._num_bytes = io.BytesIO(), 0, 0
         self._writer: _Writer | None = None
 
     def writable(self) -> bool:
@@ -240,12 +240,12 @@ class _Upload(io.RawIOBase):
         self._crc = google_crc32c.extend(self._crc, bytes(data))
         self._num_bytes += len(data)
         if self._num_bytes <= PIECE_BYTES:
-            return self._begun.write(data)
+            return self._buffer.write(data)
         with self._errors():
             if not self._writer:
                 self._writer = _Writer(self._target, PIECE_BYTES, **self._arguments)
-                self._writer.write(self._begun.getvalue())
-                self._begun = io.BytesIO()
+                self._writer.write(self._buffer.getvalue())
+                self._buffer = io.BytesIO()
             return cast(int, self._writer.write(data))
 
     def complete(self) -> None:
@@ -255,7 +255,7 @@ class _Upload(io.RawIOBase):
                 self._writer.is_complete = True
                 self._writer.close()
             else:
-                self._target.upload_from_file(self._begun, rewind=True, size=self._num_bytes, **self._arguments)
+                self._target.upload_from_file(self._buffer, rewind=True, size=self._num_bytes, **self._arguments)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -330,7 +330,7 @@ def _parts(path: str) -> tuple[str, str]:
     return bucket, name
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Returns an error's message in one line, without the requested URL and the expected status codes."""
     message = _ADDED.sub("", " ".join(str(getattr(error, "message", "") or error).split()))
     return message.strip(" .") or f"status {getattr(error, 'code', 'unknown')}"

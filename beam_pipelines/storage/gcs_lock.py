@@ -63,8 +63,8 @@ class _Lock:
     def read(self) -> dict[str, Any]:
         """Returns the content of the object, which names the holder; empty if it is missing or unreadable."""
         with contextlib.suppress(exceptions.NotFound, ValueError):
-            found = json_fields.load(gcs.blob(self.path).download_as_bytes(retry=gcs.QUICK))
-            return json_fields.mapping(found, "a lock")
+            content = json_fields.load(gcs.blob(self.path).download_as_bytes(retry=gcs.QUICK))
+            return json_fields.mapping(content, "a lock")
         return {}
 
     def remove(self) -> None:
@@ -86,25 +86,25 @@ def leased(path: str) -> Iterator[Callable[[], None]]:
     lock = _Lock(path)
     try:
         if not lock.write(0) and not lock.write(_abandoned(lock)):
-            raise _held(lock)
+            raise _held_error(lock)
     except OSError as error:
         raise ValueError(str(error)) from error
-    ended, lost = threading.Event(), threading.Event()
-    beats = threading.Thread(target=_renew, args=(lock, ended, lost), daemon=True)
+    stop_event, lost_event = threading.Event(), threading.Event()
+    beats = threading.Thread(target=_renew, args=(lock, stop_event, lost_event), daemon=True)
     beats.start()
 
-    def still_held() -> None:
-        if lost.is_set():
+    def check_held() -> None:
+        if lost_event.is_set():
             raise OSError(
                 f"the lock {path!r} was lost because this process was suspended or could not reach the bucket"
             )
 
     try:
-        yield still_held
+        yield check_held
     finally:
-        ended.set()
+        stop_event.set()
         beats.join()
-        if not lost.is_set():
+        if not lost_event.is_set():
             lock.remove()
 
 
@@ -123,30 +123,30 @@ def _abandoned(lock: _Lock) -> int:
         time.sleep(LEASE / _BEATS)
         if (now := lock.now()) != first:
             if now:
-                raise _held(lock)
+                raise _held_error(lock)
             return 0
     return first
 
 
-def _renew(lock: _Lock, ended: threading.Event, lost: threading.Event) -> None:
+def _renew(lock: _Lock, stop_event: threading.Event, lost_event: threading.Event) -> None:
     alive = time.monotonic()
-    while not ended.wait(LEASE / _BEATS):
+    while not stop_event.wait(LEASE / _BEATS):
         try:
-            held = lock.write(lock.generation)
+            is_held = lock.write(lock.generation)
             alive = time.monotonic()
         except OSError:  # the store may be available again before the lease ends
-            held = time.monotonic() - alive < LEASE
-        if not held:
-            lost.set()
+            is_held = time.monotonic() - alive < LEASE
+        if not is_held:
+            lost_event.set()
             return
 
 
 def _holder(lock: _Lock) -> str:
-    found = lock.read()
-    return f"process {json_fields.short_repr(found.get('process'))} on {json_fields.short_repr(found.get('host'))}"
+    holder = lock.read()
+    return f"process {json_fields.short_repr(holder.get('process'))} on {json_fields.short_repr(holder.get('host'))}"
 
 
-def _held(lock: _Lock) -> ValueError:
+def _held_error(lock: _Lock) -> ValueError:
     output = lock.path.rpartition("/")[0].rpartition("/")[0]
     return ValueError(
         f"another conversion ({_holder(lock)}) is writing {output!r}; wait for it, or choose another output"

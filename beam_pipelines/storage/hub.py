@@ -165,11 +165,11 @@ def _listed(dataset: hub_api.Dataset, commit: str, folder: str) -> dict[str, tup
 def _store(dataset: hub_api.Dataset) -> Any:
     """Returns obstore's store of the files of a dataset, which all threads share."""
     url = f"{hub_api.endpoint()}/datasets/{dataset.name}/resolve/{_commit(dataset)}"
-    return _made(url, tuple(hub_api.headers().items()), object_stores.patience_with(dataset.uri))
+    return _cached_store(url, tuple(hub_api.headers().items()), object_stores.patience_with(dataset.uri))
 
 
 @functools.lru_cache(maxsize=256)
-def _made(url: str, headers: tuple[tuple[str, str], ...], patience: object_stores.Patience) -> Any:
+def _cached_store(url: str, headers: tuple[tuple[str, str], ...], patience: object_stores.Patience) -> Any:
     limits = object_stores.with_endpoint(object_stores.limits_of(patience), url, is_given=False)
     limits["client_options"] |= {"default_headers": dict(headers)}
     return HTTPStore.from_url(url, **limits)
@@ -192,10 +192,10 @@ def _parts(path: str) -> tuple[hub_api.Dataset, str]:
     match = _URI.fullmatch(path)
     if not match:
         kind = path.removeprefix("hf://").partition("/")[0]
-        seen = f"is one of {kind}" if kind in ("models", "spaces", "buckets") else "does not name a dataset"
+        problem = f"is one of {kind}" if kind in ("models", "spaces", "buckets") else "does not name a dataset"
         raise ValueError(
-            f"{path!r} {seen}; of Hugging Face, datasets are read: hf://datasets/OWNER/NAME/PATH or, with a branch, a "
-            "tag or a commit, hf://datasets/OWNER/NAME@REVISION/PATH"
+            f"{path!r} {problem}; of Hugging Face, datasets are read: hf://datasets/OWNER/NAME/PATH or, with a branch, "
+            "a tag or a commit, hf://datasets/OWNER/NAME@REVISION/PATH"
         )
     uri, name, revision, file = match.groups()
     return hub_api.Dataset(uri, name, urllib.parse.unquote(revision or "main")), file or ""

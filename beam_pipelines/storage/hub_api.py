@@ -164,9 +164,9 @@ def _check_status(dataset: Dataset, status: int, code: str) -> None:
         )
     # Without a token, the Hub does not say whether a dataset is private or does not exist.
     if status in (401, 403) or code == "RepoNotFound":
-        seen = "it is gated" if code == "GatedRepo" else "it does not exist, or is private"
+        problem = "it is gated" if code == "GatedRepo" else "it does not exist, or is private"
         kind = FileNotFoundError if status == 404 else Unavailable
-        raise kind(f"no permission for {dataset.uri!r}: {seen}; correct the name, or {object_stores.ADVICE['hf']}")
+        raise kind(f"no permission for {dataset.uri!r}: {problem}; correct the name, or {object_stores.ADVICE['hf']}")
     if status == 404:
         raise FileNotFoundError(f"{dataset.uri!r} does not exist")
     if status in _REDIRECTS:

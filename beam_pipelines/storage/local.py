@@ -14,7 +14,7 @@ from typing import IO, cast
 from tpu_input.command_line.error_lines import about
 
 # Errors caused by the path or the file, for which a retry does not help; other errors are caused by the storage.
-OF_THE_FILE = frozenset(
+FILE_ERRNOS = frozenset(
     {
         errno.EACCES,
         errno.EISDIR,
@@ -91,7 +91,7 @@ def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
     except OSError as error:
-        if error.errno not in OF_THE_FILE:
+        if error.errno not in FILE_ERRNOS:
             raise
         return -1
 
@@ -109,7 +109,7 @@ def _above(root: str, folder: str) -> tuple[str, ...]:
 def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
     """Returns whether `folder` leads to one of the folders in `way`, or to a folder that contains one."""
     real = os.path.join(os.path.realpath(folder), "")
-    return any(f"{each}/".startswith(real) for each in way)
+    return any(f"{ancestor}/".startswith(real) for ancestor in way)
 
 
 def look(path: str) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def look(path: str) -> tuple[int, int]:
     except ValueError:  # a line of a list may have a null byte
         return -1, 0
     except OSError as error:
-        if error.errno not in OF_THE_FILE:
+        if error.errno not in FILE_ERRNOS:
             raise
         return -1, 0
 
@@ -154,14 +154,14 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     _check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path!r} is not a regular file")
-        if end is None and not found.st_size:  # empty, or of a size that is not known, as in /proc
+        if end is None and not status.st_size:  # empty, or of a size that is not known, as in /proc
             with open(descriptor, "rb", closefd=False) as file:
                 return file.read()
         # Never more than the size of the file, because a buffer of the requested size is allocated.
-        num_bytes = max((found.st_size if end is None else min(end, found.st_size)) - start, 0)
+        num_bytes = max((status.st_size if end is None else min(end, status.st_size)) - start, 0)
         data = os.pread(descriptor, num_bytes, start)
         while len(data) < num_bytes and (more := os.pread(descriptor, num_bytes - len(data), start + len(data))):
             data += more  # Linux reads at most 2 GB at once

@@ -231,7 +231,7 @@ def version_of(entry: Any) -> int:
 def _bucket(bucket: str) -> Any:
     """Returns obstore's store of a bucket, which all threads share."""
     check_not_forked(bucket)
-    return _made(bucket, patience_with(bucket))
+    return _cached_store(bucket, patience_with(bucket))
 
 
 def check_not_forked(bucket: str) -> None:
@@ -253,7 +253,7 @@ def has_answered(bucket: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _made(bucket: str, patience: Patience) -> Any:
+def _cached_store(bucket: str, patience: Patience) -> Any:
     scheme, _, name = bucket.partition("://")
     return _MAKERS[scheme](bucket, name, limits_of(patience))
 
@@ -312,10 +312,10 @@ def explained(path: str) -> Iterator[None]:
         raise FileNotFoundError(f"{path!r} does not exist") from error
     except exceptions.InvalidPathError as error:
         raise ValueError(
-            f"{path!r}: {_said(error)}; names of objects with empty parts, . or .. cannot be read: rename them"
+            f"{path!r}: {_error_text(error)}; names of objects with empty parts, . or .. cannot be read: rename them"
         ) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise Unavailable(f"no permission for {path!r}: {_said(error)}{_advice(path)}") from error
+        raise Unavailable(f"no permission for {path!r}: {_error_text(error)}{_advice(path)}") from error
     except exceptions.NotSupportedError as error:
         raise Unavailable(f"{path!r}: the server answers no ranges of bytes; copy the file here") from error
     except Exception as error:
@@ -323,9 +323,9 @@ def explained(path: str) -> Iterator[None]:
             raise
         text = str(error)
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
-            raise FileNotFoundError(f"{path!r} does not exist: {_said(error)}") from error
+            raise FileNotFoundError(f"{path!r} does not exist: {_error_text(error)}") from error
         if re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
-            raise Unavailable(f"no permission for {path!r}: {_said(error)}{_advice(path)}") from error
+            raise Unavailable(f"no permission for {path!r}: {_error_text(error)}{_advice(path)}") from error
         if "Account must be specified" in text:
             raise ValueError(f"{path!r} needs the name of the account; set AZURE_STORAGE_ACCOUNT_NAME") from error
         if "configured region" in text and path.startswith("s3://"):
@@ -334,7 +334,9 @@ def explained(path: str) -> Iterator[None]:
             raise Unavailable(f"{path!r} leads from one address to another endlessly") from error
         if "416 Range Not Satisfiable" in text:
             raise Changed(f"{path!r} was overwritten: it is shorter now") from error
-        raise Unavailable(f"{path!r} cannot be reached: {_said(error)}; check its name and the network") from error
+        raise Unavailable(
+            f"{path!r} cannot be reached: {_error_text(error)}; check its name and the network"
+        ) from error
 
 
 # What helps where a permission is missing, by scheme.
@@ -356,7 +358,7 @@ _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _URL = re.compile(r"https?://\S+")
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Returns the message of an error in one line, without URLs, as their queries may sign a request."""
     text = str(error).partition("\n\nDebug source")[0]
     if message := _MESSAGE.search(text):

@@ -14,11 +14,11 @@ _BUFFER_BYTES = 1 << 16  # buffer for reads of lines and headers, so that few of
 
 
 class _Ranged(io.RawIOBase):
-    """Raw file that holds one piece in memory, from `_start`; its position is `_at`."""
+    """Raw file that holds one piece in memory, from `_start`; its position is `_position`."""
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
         self._num_bytes, self._fetch = num_bytes, fetch
-        self._at, self._start, self._piece = 0, 0, b""
+        self._position, self._start, self._piece = 0, 0, b""
 
     def readable(self) -> bool:
         return True
@@ -27,21 +27,21 @@ class _Ranged(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = (0, self._at, self._num_bytes)[whence] + offset
-        return self._at
+        self._position = (0, self._position, self._num_bytes)[whence] + offset
+        return self._position
 
 
 class _Pieces(_Ranged):
     """File that is read in pieces of PIECE_BYTES; never requests bytes beyond its end, which would be an error."""
 
     def readinto(self, buffer: Any) -> int:
-        if not self._start <= self._at < self._start + len(self._piece) and self._at < self._num_bytes:
-            self._piece = self._fetch(self._at, min(self._at + PIECE_BYTES, self._num_bytes))
-            self._start = self._at
-        begin = self._at - self._start
+        if not self._start <= self._position < self._start + len(self._piece) and self._position < self._num_bytes:
+            self._piece = self._fetch(self._position, min(self._position + PIECE_BYTES, self._num_bytes))
+            self._start = self._position
+        begin = self._position - self._start
         read = self._piece[begin : begin + len(buffer)]
         buffer[: len(read)] = read
-        self._at += len(read)
+        self._position += len(read)
         return len(read)
 
 
@@ -73,20 +73,20 @@ class Headers(_Ranged):
         self._ahead, self._num_places, self._end = _HEADER_BYTES, 0, -1
 
     def read(self, size: int = -1) -> bytes:
-        end = self._num_bytes if size < 0 else min(self._at + size, self._num_bytes)
-        if self._at >= end:
+        end = self._num_bytes if size < 0 else min(self._position + size, self._num_bytes)
+        if self._position >= end:
             return b""
-        if self._at < self._start or end > self._start + len(self._piece):
+        if self._position < self._start or end > self._start + len(self._piece):
             self._choose_ahead()
-            self._start, self._num_places = self._at, 0
-            self._piece = self._fetch(self._at, min(max(self._at + self._ahead, end), self._num_bytes))
-        data = self._piece[self._at - self._start : end - self._start]
-        self._num_places += self._at != self._end  # a header that continues is in one place
-        self._at = self._end = end
+            self._start, self._num_places = self._position, 0
+            self._piece = self._fetch(self._position, min(max(self._position + self._ahead, end), self._num_bytes))
+        data = self._piece[self._position - self._start : end - self._start]
+        self._num_places += self._position != self._end  # a header that continues is in one place
+        self._position = self._end = end
         return data
 
     def _choose_ahead(self) -> None:
-        is_near = self._piece and 0 <= self._at - self._start < len(self._piece) + _NEAR_BYTES
+        is_near = self._piece and 0 <= self._position - self._start < len(self._piece) + _NEAR_BYTES
         is_dense = len(self._piece) <= _NEAR_BYTES * self._num_places
         if is_near and is_dense and self._ahead > _HEADER_BYTES:
             self._ahead = min(2 * self._ahead, PIECE_BYTES)

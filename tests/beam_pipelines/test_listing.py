@@ -89,7 +89,7 @@ def test_endings_that_are_no_images_make_no_kinds_of_their_own():
         ".jpg/5": ["1.jpg"],
     }
     samples = Samples(0)
-    samples.add(Batch.of([Row(name, num_bytes=5) for name in itertools.chain(*names.values())]))
+    samples.add(Batch.from_rows([Row(name, num_bytes=5) for name in itertools.chain(*names.values())]))
     assert {kind: {row.key for row in rows} for kind, rows in samples.by_kind().items()} == {
         kind: set(keys) for kind, keys in names.items()
     }
@@ -98,7 +98,7 @@ def test_endings_that_are_no_images_make_no_kinds_of_their_own():
 @pytest.mark.parametrize("num_bytes", [0, 1, 2, 3, 88_000, 2**31, 2**40 - 1])
 def test_sizes_within_a_factor_of_about_the_root_of_two_are_of_one_kind(num_bytes):
     samples = Samples(0)
-    samples.add(Batch.of([Row("1.jpg", num_bytes=num_bytes), Row("2.jpg", num_bytes=7, reason="empty")]))
+    samples.add(Batch.from_rows([Row("1.jpg", num_bytes=num_bytes), Row("2.jpg", num_bytes=7, reason="empty")]))
     assert list(samples.by_kind()) == [f".jpg/{round(2 * math.log2(max(num_bytes, 1)))}"]
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_listed_as_an_image_by_its_name_alone_has_no_reason():
 
 def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
     options = ConvertOptions((Source("/in"),), "/out")
-    listed = Batch.of([Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000)])
+    listed = Batch.from_rows([Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000)])
     (row,) = size_rows(listed, {".jpg/33": 0.5}, options).rows()
     written = frame(encode(Record(row.key, b"x" * 44_000, 375, 500, 3, 1, "cat", "0" * 64)))
     assert abs(len(written) - row.record_bytes) < 16
@@ -123,7 +123,7 @@ def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
 
 def test_an_image_that_no_shard_can_hold_is_a_row_with_a_reason():
     options = ConvertOptions((Source("/in"),), "/out", shard_bytes=10_000)
-    listed = Batch.of([Row(f"cat/{n}.jpg", f"/in/{n}.jpg", "cat", num_bytes=5_000 * n) for n in range(3)])
+    listed = Batch.from_rows([Row(f"cat/{n}.jpg", f"/in/{n}.jpg", "cat", num_bytes=5_000 * n) for n in range(3)])
     *others, row = size_rows(listed, {".jpg/0": 1.0, ".jpg/25": 1.0, ".jpg/27": 1.0}, options).rows()
     assert (row.reason, row.record_bytes) == ("too_large", 0)
     assert [other.reason for other in others] == ["", ""]

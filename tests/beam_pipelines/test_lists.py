@@ -18,7 +18,7 @@ from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.listing import check_source
 from beam_pipelines.sources.lists import list_columns, rows_of_list
-from beam_pipelines.sources.rows import Row, check_names, find_each
+from beam_pipelines.sources.rows import Row, check_names, find_all
 from support.inputs import listed, make, reasons
 
 
@@ -361,6 +361,6 @@ def test_the_command_converts_a_csv_without_header(capsys, few_digits, tmp_path,
 def test_a_path_that_is_not_written_as_paths_are_here_is_told_apart(tmp_path, image, advice):
     tf.io.write_file(f"{tmp_path}/a/1.jpg", b"")
     (tmp_path / "in.csv").write_text(f"image,label\n{image},0\n")
-    (row,) = find_each(listed(f"{tmp_path}/in.csv"))
+    (row,) = find_all(listed(f"{tmp_path}/in.csv"))
     assert row.reason == "missing"
     assert advice in row.detail

@@ -81,7 +81,7 @@ def rows(count: int) -> list[Row]:
 
 def planned(listed: list[Row], opts: ConvertOptions) -> tuple[Plan, dict[str, list[Row]]]:
     """Plans as the pipeline does, the survey in two accumulators."""
-    survey, placed = PlanSurvey(opts), place_rows(Batch.of(listed), opts)
+    survey, placed = PlanSurvey(opts), place_rows(Batch.from_rows(listed), opts)
     halves = [placed.take(range(start, len(listed), 2)) for start in range(2)]
     plan = survey.extract_output(
         survey.merge_accumulators(survey.add_input(survey.create_accumulator(), half) for half in halves)
@@ -138,7 +138,7 @@ def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many
     listed = rows(600)
     opts = options(output=str(tmp_path), splits=(("train", 0.8), ("validation", 0.2)))
     with execution.pipeline(local()) as pipeline:
-        halves = [Batch.of(listed[::-2]), Batch.of(listed[::2])]
+        halves = [Batch.from_rows(listed[::-2]), Batch.from_rows(listed[::2])]
         batches = pipeline | beam.Create(halves).with_output_types(Batch)
         made, _ = assign(batches, opts)
         made | beam.Map(_keep, str(tmp_path / "plan.json"))
@@ -159,7 +159,7 @@ def _keep(plan: Plan, path: str) -> None:
 def test_rows_are_cut_into_the_same_shards_however_many_ranges_there_are(bits):
     opts = options()
     plan, shards = planned(rows(500), opts)
-    ranges = in_parts([by_range(place_rows(Batch.of(rows(500)), opts), bits)])
+    ranges = in_parts([by_range(place_rows(Batch.from_rows(rows(500)), opts), bits)])
     assert bits == 0 or len(ranges) > 1
     found: dict[str, list[Row]] = {}
     for number in sorted(ranges):
@@ -177,7 +177,7 @@ def test_a_range_has_some_batches_of_rows(num_rows, bits):
 
 def test_the_order_has_4096_ranges_of_a_64_bit_hash():
     assert hash_position(3, "a.jpg") == digest("3/order/a.jpg")
-    placed = place_rows(Batch.of(rows(200)), options(seed=3))
+    placed = place_rows(Batch.from_rows(rows(200)), options(seed=3))
     positions = placed.columns["position"]
     assert positions.tolist() == [digest(f"3/order/{row.key}") for row in rows(200)]
     assert buckets_at(positions).tolist() == [digest(f"3/order/{row.key}") // 2**52 for row in rows(200)]
@@ -189,7 +189,7 @@ def test_splits_of_a_batch_are_those_that_each_row_has_alone():
     ]
     opts = options(splits=(("train", 0.7), ("validation", 0.1), ("rest", 0.2)))
     for some in (listed, listed[::3], rows(900), listed[:1]):
-        assert row_splits(Batch.of(some), opts) == [choose_split(row, opts) for row in some]
+        assert row_splits(Batch.from_rows(some), opts) == [choose_split(row, opts) for row in some]
 
 
 def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
@@ -366,28 +366,28 @@ def test_a_rejected_row_takes_no_place_and_is_told_by_example():
 def test_rows_pass_between_steps_without_pickling():
     """Planning two hundred thousand rows takes 40 MB more with Beam's own coder."""
     listed = [row._replace(number=7) for row in rows(20)]
-    coder, batch = registry.get_coder(Batch), place_rows(Batch.of(listed), options())
+    coder, batch = registry.get_coder(Batch), place_rows(Batch.from_rows(listed), options())
     decoded = coder.decode(coder.encode(batch))
     assert decoded == batch
     assert decoded.rows() == listed
     assert {type(row) for row in decoded.rows()} == {Row}
     assert list(decoded.column("position")) == list(batch.column("position"))
     assert decoded.column("placed_split") == batch.column("placed_split")
-    assert len(coder.encode(Batch.of(listed))) < 0.8 * len(pickle.dumps(listed))
+    assert len(coder.encode(Batch.from_rows(listed))) < 0.8 * len(pickle.dumps(listed))
 
 
 def test_a_batch_is_its_rows_whatever_is_done_with_columns():
     varied = [row._replace(number=n % 2, reason="empty" * (n == 7)) for n, row in enumerate(rows(50))]
     for listed in (varied, varied[:1], [varied[0]] * 9, []):
-        batch = Batch.of(listed)
+        batch = Batch.from_rows(listed)
         assert batch.rows() == listed
         assert batch.num_rows == len(listed)
-        assert joined([batch, Batch.of(rows(3))]).rows() == [*listed, *rows(3)]
+        assert joined([batch, Batch.from_rows(rows(3))]).rows() == [*listed, *rows(3)]
         numbers = range(len(listed))[::-3]
         assert batch.take(numbers).rows() == [listed[number] for number in numbers]
         assert batch.replace(split="test").rows() == [row._replace(split="test") for row in listed]
         assert [row for each in batches_of(listed, 7) for row in each.rows()] == listed
-    changed = Batch.of(varied).with_rows({3: varied[3].reject("bad_name", "")})
+    changed = Batch.from_rows(varied).with_rows({3: varied[3].reject("bad_name", "")})
     assert changed.rows() == [*varied[:3], varied[3].reject("bad_name", ""), *varied[4:]]
 
 
@@ -402,7 +402,7 @@ def test_rows_of_a_key_come_together_once_all_are_there():
 
 
 def test_kept_batches_come_back_in_their_order_and_once():
-    store = RowStore([Batch.of(rows(3)), Batch.of([]), Batch.of(rows(20)[3:])])
+    store = RowStore([Batch.from_rows(rows(3)), Batch.from_rows([]), Batch.from_rows(rows(20)[3:])])
     assert store.num_rows == 20
     assert [row for batch in store for row in batch.rows()] == rows(20)
     assert [row for batch in store.taken() for row in batch.rows()] == rows(20)
@@ -421,7 +421,7 @@ def many_classes(count: int) -> list[Row]:
 def test_many_classes_are_combined_in_parts_none_of_which_is_large(combine_fn, split):
     listed = [*many_classes(20_000), Row("x", "/x").reject("empty", "0 bytes")]
     is_placed = isinstance(combine_fn, PlanSurvey)
-    batch = place_rows(Batch.of(listed), options()) if is_placed else Batch.of(listed)
+    batch = place_rows(Batch.from_rows(listed), options()) if is_placed else Batch.from_rows(listed)
     accumulator = combine_fn.add_input(combine_fn.create_accumulator(), batch)
     parts = split(accumulator, 64)
     # 20,000 classes take 0.2 MB and more, and the sizes of buckets, of which there are never more, 0.06 MB.

@@ -55,7 +55,7 @@ def write(
     options = ConvertOptions(
         (Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label, images=ImageOptions(check=check)
     )
-    units = row_lines.units(row_lines.lines_of(Batch.of(rows)), most_rows)
+    units = row_lines.units(row_lines.lines_of(Batch.from_rows(rows)), most_rows)
     return write_shard(SHARD, SHARD, index_path(SHARD), units, num_images, options, ("a", "b"), Inline(), **more)
 
 

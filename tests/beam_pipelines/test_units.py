@@ -28,7 +28,7 @@ def test_units_have_all_rows_in_order_and_few_bytes_unless_one_is_large(most_row
     generator = random.Random(0)
     sizes = [generator.choice([0, 100, UNIT_BYTES // 5, UNIT_BYTES, 3 * UNIT_BYTES]) for _ in range(600)]
     written = rows(sizes)
-    units = list(row_lines.units(row_lines.lines_of(Batch.of(written)), most_rows))
+    units = list(row_lines.units(row_lines.lines_of(Batch.from_rows(written)), most_rows))
     assert [row for unit in units for row in row_lines.rows_of(unit)] == written
     assert [(unit.num_rows, unit.num_bytes) for unit in units] == [
         (len(found := row_lines.rows_of(unit)), sum(row.num_bytes for row in found)) for unit in units
@@ -44,7 +44,9 @@ def test_a_line_is_the_json_of_a_row(count):
         Row(f"{number} %s", name, f"100 %{name}", num_bytes=number, features='{"a": [1.5]}')
         for number, name in enumerate(itertools.islice(itertools.cycle(NAMES), count))
     ]
-    assert row_lines.lines_of(Batch.of(written)).decode().splitlines() == [json.dumps(row[:-1]) for row in written]
+    assert row_lines.lines_of(Batch.from_rows(written)).decode().splitlines() == [
+        json.dumps(row[:-1]) for row in written
+    ]
 
 
 def test_small_sources_fill_their_units():
@@ -58,7 +60,7 @@ def changed(place: int, value: object) -> bytes:
     ).encode()
 
 
-GOOD = row_lines.lines_of(Batch.of(rows([5])))
+GOOD = row_lines.lines_of(Batch.from_rows(rows([5])))
 
 
 @pytest.mark.parametrize(

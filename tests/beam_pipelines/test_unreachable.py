@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.sources.rows import Row, find_each
+from beam_pipelines.sources.rows import Row, find_all
 from beam_pipelines.storage import gcs
 from beam_pipelines.storage.errors import Unavailable
 from support.cloud import forget_client
@@ -75,7 +75,7 @@ def test_a_bucket_out_of_reach_is_waited_for_once_whatever_the_number_of_lines(m
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.getsockname()[1]}")
         forget_client()
         with pytest.raises(Unavailable, match=r"'gs://far/0\.jpg' cannot be reached: "):
-            list(find_each(rows))
+            list(find_all(rows))
         with contextlib.suppress(TimeoutError):
             while True:
                 connections.append(server.accept()[0])
@@ -125,7 +125,7 @@ def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
         forget_client()
         uris = [f"gs://near/{number}.jpg" for number in (1, 2, 3)]
-        rows = {row.uri: row for row in find_each([Row(uri, uri, "a") for uri in uris])}
+        rows = {row.uri: row for row in find_all([Row(uri, uri, "a") for uri in uris])}
         server.shutdown()
     forget_client()
     assert [(rows[uri].num_bytes, rows[uri].reason) for uri in uris] == [(123, ""), (123, ""), (0, "missing")]
@@ -136,4 +136,4 @@ def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
 def test_a_list_without_buckets_asks_nobody(tmp_path, quick):
     make(tmp_path, "1.jpg")
     rows = [Row("1.jpg", f"{tmp_path}/1.jpg", "a"), Row("2.jpg", f"{tmp_path}/2.jpg", "a")]
-    assert [row.reason for row in find_each(rows)] == ["", "missing"]
+    assert [row.reason for row in find_all(rows)] == ["", "missing"]

@@ -211,7 +211,7 @@ def test_of_a_host_few_urls_are_read_at_the_same_time_and_of_all_hosts_no_more_t
 
 def test_processes_share_what_a_command_may_read_at_the_same_time():
     reader = UrlReader(UrlOptions(url_concurrency=10, url_host_concurrency=2), num_processes=4)
-    assert (reader._num_threads, reader._of_host) == (3, 1)
+    assert (reader._num_threads, reader._num_per_host) == (3, 1)
 
 
 def test_a_large_body_waits_in_a_file(server: LyingServer, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     given = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
     options = ConvertOptions(given, "/out", **changes)
     rows = [find(row) for source in given for row in list_rows(source, options)]
-    batch = Batch.of(rows)
+    batch = Batch.from_rows(rows)
     survey = FolderSurvey(options)
     layout = read_folders(survey.add_input(survey.create_accumulator(), batch), options)
     labelled = label_rows(batch, layout, options).rows()

@@ -102,8 +102,8 @@ def forget_stores() -> None:
     """Makes this process look at the environment again."""
     from beam_pipelines.storage import hub, object_stores
 
-    object_stores._made.cache_clear()
+    object_stores._cached_store.cache_clear()
     object_stores._answered.clear()
-    hub._made.cache_clear()
+    hub._cached_store.cache_clear()
     hub._listed.cache_clear()
     hub._commits.clear()

@@ -38,7 +38,7 @@ from beam_pipelines.runners import phases
 from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_rows, read_folders, split_survey
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import find_files, list_below, list_part
-from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, of_size
+from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, merge_batches
 from tpu_input.command_line.cores import num_cores
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
@@ -214,7 +214,7 @@ def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[
 
 
 def _found(listed: Iterable[Any], is_list: bool) -> Iterator[Batch]:
-    for batch in of_size(listed, LINE_ROWS if is_list else BATCH_ROWS):
+    for batch in merge_batches(listed, LINE_ROWS if is_list else BATCH_ROWS):
         phases.count_units("listing", batch.num_rows)
         yield batch if is_list else find_files(batch, is_list)
 
@@ -284,7 +284,7 @@ def _key_by_group(batch: Batch) -> Numbered:
 
 
 def _in_no_group(batch: Batch) -> Batch:
-    return Batch.of(split_choice.divide_grouped(batch.rows())[1])
+    return Batch.from_rows(split_choice.divide_grouped(batch.rows())[1])
 
 
 def _in_one_split(part: tuple[int, Iterable[bytes]]) -> Iterator[Batch]:
@@ -356,7 +356,7 @@ class _Sample(beam.DoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         window = GlobalWindow()
         for kind, rows in self._samples.by_kind().items():
-            yield WindowedValue((kind, Batch.of(rows)), window.max_timestamp(), (window,))
+            yield WindowedValue((kind, Batch.from_rows(rows)), window.max_timestamp(), (window,))
 
 
 def _measure(keyed: tuple[str, Iterable[Batch]], options: ConvertOptions) -> tuple[str, float]:

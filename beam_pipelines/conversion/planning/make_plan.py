@@ -31,7 +31,15 @@ from beam_pipelines.runners.executors import is_much_work, local_executor
 from beam_pipelines.sources.folders import FolderSurvey, Layout, label_rows, read_folders
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import find_files, list_below
-from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batched, batches_of, locate_rows, of_size
+from beam_pipelines.sources.row_columns import (
+    BATCH_ROWS,
+    LINE_ROWS,
+    Batch,
+    batched,
+    batches_of,
+    locate_rows,
+    merge_batches,
+)
 from beam_pipelines.sources.rows import Row
 from tpu_input.command_line.cores import num_cores
 
@@ -95,7 +103,7 @@ def _listed(options: ConvertOptions) -> Iterator[Batch]:
     """Yields a row for every input, with size and version from storage, or rejected."""
     is_list = any(source.is_list for source in options.sources)
     every = itertools.chain.from_iterable(list_below(Part(source), options) for source in options.sources)
-    listed = _counted("listing", of_size(every, LINE_ROWS if is_list else BATCH_ROWS))
+    listed = _counted("listing", merge_batches(every, LINE_ROWS if is_list else BATCH_ROWS))
     batches = (split_choice.group_rows(find_files(batch, is_list), options) for batch in listed)
     return _groups_together(batches) if is_list and not options.group_by else batches
 
@@ -156,7 +164,7 @@ def _groups_together(batches: Batches) -> Iterator[Batch]:
 
     def of_groups(batch: Batch) -> Numbered:
         grouped, others = split_choice.divide_grouped(batch.rows())
-        alone.add(Batch.of(others))
+        alone.add(Batch.from_rows(others))
         return by_hash(grouped, [row.group for row in grouped])
 
     parts = in_parts(map(of_groups, batches))

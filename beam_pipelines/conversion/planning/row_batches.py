@@ -96,7 +96,7 @@ def in_parts(batches: Iterable[Numbered]) -> dict[int, list[bytes]]:
 def by_hash(rows: Sequence[Row], keys: Sequence[str]) -> Numbered:
     """Returns rows with their keys, for groups_of(): all rows of a key are in one part."""
     numbers = [zlib.crc32(key.encode(errors="surrogatepass")) % _PARTS for key in keys]
-    return Batch.of(rows).replace(group_key=list(keys)), numbers
+    return Batch.from_rows(rows).replace(group_key=list(keys)), numbers
 
 
 def groups_of(packed: Iterable[bytes]) -> Iterator[tuple[str, list[Row]]]:

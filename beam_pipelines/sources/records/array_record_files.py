@@ -23,7 +23,7 @@ _ROW_BYTES = 1 << 10  # of memory that a row takes
 _PIECE_BYTES = 1 << 20
 
 
-def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+def rows_of_file(folder: str, name: str, record_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
     """Yields a row for each record of a shard.
 
     Raises:

@@ -10,8 +10,8 @@ from beam_pipelines.shard_formats.mds_format import read_samples
 from beam_pipelines.sources.rows import Row, label_row, with_features
 
 
-def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
-    """Yields a row for each sample of a shard, with what `of_format` names for key and label.
+def rows_of_file(folder: str, name: str, record_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a row for each sample of a shard, with what `record_format` names for key and label.
 
     Raises:
       ValueError: The shard is damaged, or was not made by an export.
@@ -22,9 +22,9 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
         try:
             for sample in read_samples(file, num_bytes):
                 uri = storage.slice_uri(path, sample.begin, sample.num_bytes)
-                row = Row(str(sample.values[of_format.id]), uri, num_bytes=sample.num_bytes, version=version)
+                row = Row(str(sample.values[record_format.id]), uri, num_bytes=sample.num_bytes, version=version)
                 row = with_features(row, sample.values, options)
-                label = sample.values[of_format.label] if options.label_kind.needs_classes else ""
+                label = sample.values[record_format.label] if options.label_kind.needs_classes else ""
                 yield row if row.reason else label_row(row, label, options, are_names=True)
         except (ValueError, LookupError, RecursionError) as error:
             raise ValueError(f"{path!r} is not a complete shard of MDS: {error}; copy it again") from error

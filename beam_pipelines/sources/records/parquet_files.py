@@ -61,26 +61,26 @@ class _Columns(NamedTuple):
         return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key, self.split, self.id))))
 
 
-def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
+def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the labels of a file are numbers without names; raises ValueError if a column is missing."""
     with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, of_format, unlabelled)
+        columns = _columns(path, file.schema_arrow, record_format, unlabelled)
         return (
             not unlabelled
-            and pa.types.is_integer(_of_values(file.schema_arrow.field(columns.label).type))
+            and pa.types.is_integer(_value_type(file.schema_arrow.field(columns.label).type))
             and not (columns.classes or columns.name)
         )
 
 
-def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
+def not_stored(path: str, record_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
     """Returns what the parts of a file are called, and those that are neither stored nor read."""
     with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, of_format, not options.label_kind.needs_classes)
+        columns = _columns(path, file.schema_arrow, record_format, not options.label_kind.needs_classes)
         used = {*columns.needed, *dict(options.features)}
         return "columns", [name for name in file.schema_arrow.names if name not in used]
 
 
-def _of_values(kind: pa.DataType) -> pa.DataType:
+def _value_type(kind: pa.DataType) -> pa.DataType:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     values = kind.value_type if is_list else kind
     return values.value_type if pa.types.is_dictionary(values) else values
@@ -99,14 +99,14 @@ def has_images(path: str) -> bool:
         return False
 
 
-def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+def rows_of_file(folder: str, name: str, record_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
     """Yields a row for each row of a file.
 
     Raises:
       ValueError: It is damaged or no Parquet, or lacks a column.
     """
     path = f"{folder}/{name}"
-    return copied_rows(path, options, lambda write: _rows(path, name, of_format, options, write))
+    return copied_rows(path, options, lambda write: _rows(path, name, record_format, options, write))
 
 
 def copied_rows(
@@ -183,43 +183,49 @@ def _image_columns(schema: pa.Schema) -> list[str]:
     return structs or binary
 
 
-def _columns(path: str, schema: pa.Schema, of_format: RecordFormat, unlabelled: bool) -> _Columns:
-    wanted = {"image": of_format.image, "label": of_format.label, "name": of_format.name, "key": of_format.key}
-    wanted["id"] = of_format.id
-    for what, name in wanted.items():
+def _columns(path: str, schema: pa.Schema, record_format: RecordFormat, unlabelled: bool) -> _Columns:
+    columns_by_role = {
+        "image": record_format.image,
+        "label": record_format.label,
+        "name": record_format.name,
+        "key": record_format.key,
+    }
+    columns_by_role["id"] = record_format.id
+    for role, name in columns_by_role.items():
         if name and schema.get_field_index(name) < 0:
             raise ValueError(
-                f"{path!r} has no column {name!r} for the {what}, only {', '.join(map(repr, schema.names))}; name it: "
-                f"--record=huggingface,{what}=COLUMN"
+                f"{path!r} has no column {name!r} for the {role}, only {', '.join(map(repr, schema.names))}; name it: "
+                f"--record=huggingface,{role}=COLUMN"
             )
     declared = _declared_classes(schema)
     usual = [name for name in _USUAL_LABELS if name in schema.names]
     candidates = {
-        "image": [of_format.image] if of_format.image else _image_columns(schema),
-        "label": [of_format.label] if of_format.label else (list(declared) or usual[:1]),
+        "image": [record_format.image] if record_format.image else _image_columns(schema),
+        "label": [record_format.label] if record_format.label else (list(declared) or usual[:1]),
     }
     if unlabelled:
         candidates["label"] = [""]
-    for what, names in candidates.items():
+    for role, names in candidates.items():
         if len(names) != 1:
-            seen = f"the columns {', '.join(map(repr, names))}" if names else f"no column among {schema.names!r}"
-            raise ValueError(f"{path!r} has {seen} for the {what}; name one: --record=huggingface,{what}=COLUMN")
+            problem = f"the columns {', '.join(map(repr, names))}" if names else f"no column among {schema.names!r}"
+            raise ValueError(f"{path!r} has {problem} for the {role}; name one: --record=huggingface,{role}=COLUMN")
     image, label = candidates["image"][0], candidates["label"][0]
     kind = schema.field(image).type
     is_struct = pa.types.is_struct(kind)
     if not (image in _image_columns(schema) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise ValueError(f"the column {image!r} of {path!r} has {kind}, not the bytes of images; name another one")
-    texts = [field.name for field in schema if field.name != label and _is_text(_of_values(field.type))]
+    texts = [field.name for field in schema if field.name != label and _is_text(_value_type(field.type))]
     split = split_column(texts)
     if unlabelled:
-        return _Columns(image, is_struct, "", (), "", of_format.key, split, of_format.id)
-    class_type = _of_values(schema.field(of_format.name or label).type)
+        return _Columns(image, is_struct, "", (), "", record_format.key, split, record_format.id)
+    class_type = _value_type(schema.field(record_format.name or label).type)
     if not (pa.types.is_integer(class_type) or _is_text(class_type)):
         raise ValueError(
-            f"the column {of_format.name or label!r} of {path!r} has {class_type}; labels must be whole numbers or text"
+            f"the column {record_format.name or label!r} of {path!r} has {class_type}; labels must be whole numbers or "
+            "text"
         )
     return _Columns(
-        image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key, split, of_format.id
+        image, is_struct, label, declared.get(label, ()), record_format.name, record_format.key, split, record_format.id
     )
 
 
@@ -243,21 +249,21 @@ def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 def _rows(
     path: str,
     name: str,
-    of_format: RecordFormat,
+    record_format: RecordFormat,
     options: ConvertOptions,
     write: Callable[[bytes, int], Any] = lambda data, least: None,
 ) -> Iterator[Row]:
     """Yields the rows of a file without their URIs; writes their images, one behind the other, with limited()."""
     number, opened = 0, _Opened(path)
     with opened as file:
-        columns = _columns(path, file.schema_arrow, of_format, not options.label_kind.needs_classes)
+        columns = _columns(path, file.schema_arrow, record_format, not options.label_kind.needs_classes)
         features = [name for name, _ in options.features]
         if missing := [name for name in features if name not in file.schema_arrow.names]:
             raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
         names = list(dict.fromkeys([*columns.needed, *features]))
         for batch in file.iter_batches(opened.rows_a_batch(names), columns=names, use_threads=False):
             for values in _values(path, batch):
-                row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
+                row, data = _row(values, f"{name}/{number:06d}", columns, record_format, options)
                 write(data, _ROW_BYTES)
                 yield row
                 number += 1
@@ -280,7 +286,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _row(
-    values: dict[str, Any], key: str, columns: _Columns, of_format: RecordFormat, options: ConvertOptions
+    values: dict[str, Any], key: str, columns: _Columns, record_format: RecordFormat, options: ConvertOptions
 ) -> tuple[Row, bytes]:
     image = values[columns.image]
     data = (image or {}).get("bytes") if columns.is_struct else image

@@ -69,9 +69,9 @@ def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
     Raises:
       ValueError: The image lies in a folder, which may be its class.
     """
-    is_told = source.record or source.is_list or source.label_list or source.label_pattern or source.is_of_dataset
+    is_explicit = source.record or source.is_list or source.label_list or source.label_pattern or source.is_of_dataset
     is_tar = bool(TAR.fullmatch(source.path))
-    if is_told or (os.path.isfile(source.path) and not is_tar):
+    if is_explicit or (os.path.isfile(source.path) and not is_tar):
         return source, ""
     try:
         tars = [source.path] if is_tar else _tars(source.path)
@@ -85,8 +85,8 @@ def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
             f"{tars[0]!r} can be read in two ways, as it has {label!r}: add --record=webdataset if such files are the "
             f"labels, or --ignore='*.cls' if the folder {posixpath.dirname(label)!r} is a class"
         )
-    said = f"{source.path}: read as WebDataset, because it has {label}; this is --record=webdataset"
-    return dataclasses.replace(source, record="webdataset"), said
+    remark = f"{source.path}: read as WebDataset, because it has {label}; this is --record=webdataset"
+    return dataclasses.replace(source, record="webdataset"), remark
 
 
 def _tars(folder: str) -> list[str]:
@@ -101,8 +101,8 @@ def list_record_files(source: Source) -> list[str]:
         return [posixpath.basename(source.path)] if storage.file_bytes(source.path) >= 0 else []
     folder, pattern = source.folder, posixpath.basename(source.path)
     if source.is_pattern:
-        found = [path for path, _, _ in storage.list_level(folder) if fnmatch.fnmatchcase(path, pattern)]
-        return sorted(path for path in found if not path.endswith("/"))
+        paths = [path for path, _, _ in storage.list_level(folder) if fnmatch.fnmatchcase(path, pattern)]
+        return sorted(path for path in paths if not path.endswith("/"))
     return sorted(path for path, _ in storage.list_files(folder) if _is_of_source(path, source))
 
 
@@ -110,8 +110,8 @@ def _is_of_source(path: str, source: Source) -> bool:
     """Returns whether a file below the folder of a source has a name of its records."""
     if path.count("/") > _MAX_DEPTH or _is_hidden(path) or not (RECORDS.fullmatch(path) or TAR.fullmatch(path)):
         return False
-    wanted = {"webdataset": webdataset, "huggingface": parquet_files}.get(source.record.partition(",")[0])
-    return not wanted or _kind(path) is wanted
+    module = {"webdataset": webdataset, "huggingface": parquet_files}.get(source.record.partition(",")[0])
+    return not module or _kind(path) is module
 
 
 def _is_hidden(path: str) -> bool:
@@ -148,8 +148,8 @@ def rows_of_file(source: Source, name: str, options: ConvertOptions) -> Iterator
     Raises:
       ValueError: The file is damaged or of another kind, so that records behind the damage cannot be found.
     """
-    split, of_format = split_of_path(name), RecordFormat.parse(source.record)
-    for row in _kind(name).rows_of_file(source.folder, name, of_format, options):
+    split, record_format = split_of_path(name), RecordFormat.parse(source.record)
+    for row in _kind(name).rows_of_file(source.folder, name, record_format, options):
         if split and split_named(row.split) not in ("", split):
             raise ValueError(
                 f"the name of {name!r} stands for the split {split}, but {row.key!r} in it has the split "
@@ -166,16 +166,17 @@ def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
         by_split.setdefault(split_of_path(name), []).append(name)
     if set(by_split) - {""}:
         files = {
-            split: f"{some[0]}{f' and {len(some) - 1:,} more' * (len(some) > 1)}" for split, some in by_split.items()
+            split: f"{group[0]}{f' and {len(group) - 1:,} more' * (len(group) > 1)}"
+            for split, group in by_split.items()
         }
         yield f"{source.path}: " + ", ".join(
             f"{files[split]} {f'as {split}' if split else 'by --splits'}" for split in sorted(files)
         )
     yield from _missing(names)
     path = f"{source.folder}/{names[0]}"
-    what, left = _kind(names[0]).not_stored(path, RecordFormat.parse(source.record), options)
-    if left:
-        yield f"{path}: the {what} {', '.join(map(repr, left))} are not stored"
+    parts, unstored = _kind(names[0]).not_stored(path, RecordFormat.parse(source.record), options)
+    if unstored:
+        yield f"{path}: the {parts} {', '.join(map(repr, unstored))} are not stored"
 
 
 def _missing(names: list[str]) -> Iterator[str]:
@@ -183,11 +184,11 @@ def _missing(names: list[str]) -> Iterator[str]:
     numbers: dict[tuple[str, str, str], set[int]] = {}
     for match in filter(None, map(_NUMBERED.fullmatch, names)):
         numbers.setdefault((match[1], match[3], match[4]), set()).add(int(match[2]))
-    for (before, count, behind), found in sorted(numbers.items()):
-        if lost := sorted(set(range(int(count))) - found) if int(count) <= _MAX_NUMBERED else []:
-            first = f"{before}{lost[0]:0{len(count)}d}-of-{count}{behind or ''}"
-            more = f" and {len(lost) - 1:,} more" * (len(lost) > 1)
-            yield f"{len(found):,} of {int(count):,} files are there: without {first}{more}"
+    for (prefix, count, suffix), present in sorted(numbers.items()):
+        if missing := sorted(set(range(int(count))) - present) if int(count) <= _MAX_NUMBERED else []:
+            first = f"{prefix}{missing[0]:0{len(count)}d}-of-{count}{suffix or ''}"
+            more = f" and {len(missing) - 1:,} more" * (len(missing) > 1)
+            yield f"{len(present):,} of {int(count):,} files are there: without {first}{more}"
 
 
 def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:

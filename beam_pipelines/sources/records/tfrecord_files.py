@@ -22,26 +22,30 @@ from tpu_input.dataset_format.tfrecord import Compressed, Example
 _GZIP = b"\x1f\x8b"
 
 
-def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
+def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the labels of a file are numbers without names; raises ValueError if a feature is missing."""
-    image, label = of_format.image or IMAGE_KEY, of_format.label or LABEL_KEY
+    image, label = record_format.image or IMAGE_KEY, record_format.label or LABEL_KEY
     with storage.open_file(path) as file:
         if file.read(2) == _GZIP:
             return False  # it is decompressed by the first step of the conversion
         file.seek(0)
         for _, payload in _frames(file, path):
             features = Example.FromString(payload).features.feature
-            needed = [name for name in (image, *(() if unlabelled else (label, of_format.name)), of_format.key) if name]
+            needed = [
+                name
+                for name in (image, *(() if unlabelled else (label, record_format.name)), record_format.key)
+                if name
+            ]
             if missing := [name for name in needed if name not in features]:
                 raise ValueError(
                     f"{posixpath.basename(path)!r} has records without the feature {missing[0]!r}, only with "
                     f"{', '.join(sorted(features))}; name the features: --record=image=NAME,label=NAME"
                 )
-            return bool(features[label].int64_list.value) and not of_format.name and not unlabelled
+            return bool(features[label].int64_list.value) and not record_format.name and not unlabelled
     return False
 
 
-def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
+def not_stored(path: str, record_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
     """Returns what the parts of a record are called, and which of the first record are neither stored nor read.
 
     Features in FEATURES are stored as conversion finds them. For a compressed file, which is decompressed later,
@@ -52,13 +56,13 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
             return "features", []
         file.seek(0)
         _, payload = next(_frames(file, path), (0, b""))
-    kept = {of_format.image, of_format.key, *FEATURES}
+    used = {record_format.image, record_format.key, *FEATURES}
     if options.label_kind.needs_classes:
-        kept |= {of_format.label, of_format.name}
-    return "features", sorted(Example.FromString(payload).features.feature.keys() - kept)
+        used |= {record_format.label, record_format.name}
+    return "features", sorted(Example.FromString(payload).features.feature.keys() - used)
 
 
-def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+def rows_of_file(folder: str, name: str, record_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
     """Yields a row for each record of a file.
 
     Raises:
@@ -69,9 +73,9 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
     with storage.open_file(path) as file:
         for number, (offset, payload) in enumerate(_frames(file, f"{folder}/{name}")):
             size = len(payload) + FRAME_BYTES
-            uri = storage.record_uri(path, offset, size, of_format.image or IMAGE_KEY)
+            uri = storage.record_uri(path, offset, size, record_format.image or IMAGE_KEY)
             row = Row(f"{name}/{number:06d}", uri, num_bytes=size, version=version)
-            yield _labelled(row, payload, of_format, options)
+            yield _labelled(row, payload, record_format, options)
 
 
 def _frames(file: IO[bytes], path: str) -> Iterator[tuple[int, bytes]]:
@@ -83,9 +87,9 @@ def _frames(file: IO[bytes], path: str) -> Iterator[tuple[int, bytes]]:
         raise ValueError(f"{path!r} is not a complete TFRecord file: {error}; copy it again") from error
 
 
-def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: ConvertOptions) -> Row:
+def _labelled(row: Row, payload: bytes, record_format: RecordFormat, options: ConvertOptions) -> Row:
     """Returns the row of a record with its key and label, or with the reason why it has none."""
-    image, label = of_format.image or IMAGE_KEY, of_format.label or LABEL_KEY
+    image, label = record_format.image or IMAGE_KEY, record_format.label or LABEL_KEY
     try:
         features = Example.FromString(payload).features.feature
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
@@ -94,18 +98,18 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
     if len(features[image].bytes_list.value) != 1:
         return row.reject("bad_record", f"it has no image in the feature {image!r}")
     try:
-        if of_format.key and (found := _text(features[of_format.key])):
-            row = row._replace(key=f"{row.key.rpartition('/')[0]}/{posixpath.basename(found)}")
+        if record_format.key and (file_name := _text(features[record_format.key])):
+            row = row._replace(key=f"{row.key.rpartition('/')[0]}/{posixpath.basename(file_name)}")
         if not options.label_kind.needs_classes:
             return label_row(row, "", options)
-        if names := [value.decode() for value in features[of_format.name or label].bytes_list.value]:
+        if names := [value.decode() for value in features[record_format.name or label].bytes_list.value]:
             return label_row(row, names, options)
     except UnicodeDecodeError as error:
         return row.reject("bad_record", f"a text in it is not UTF-8: {error}")
     numbers = features[label].int64_list.value
     is_empty = options.label_kind.is_list and kind in (None, "int64_list", "bytes_list")
-    if of_format.name or not (numbers or is_empty):
-        return row.reject("no_label", f"it has no class in the feature {of_format.name or label!r}")
+    if record_format.name or not (numbers or is_empty):
+        return row.reject("no_label", f"it has no class in the feature {record_format.name or label!r}")
     return label_row(row, list(numbers), options)
 
 

@@ -51,30 +51,30 @@ def may_be_labels(uri: str) -> list[str]:
     return sorted(filter(None, others))
 
 
-def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
+def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the first label of a shard is a number; raises ValueError if the first example has none."""
     with storage.open_headers(path) as file:
         if not archives.is_header(file.read(512)):
             return False  # it is decompressed by the first step of the conversion
-    first = next(_examples(path, path, of_format), None)
+    first = next(_examples(path, path, record_format), None)
     if first is None:
         raise ValueError(f"{path!r} is an empty archive; it must have examples such as 0.jpg and 0.cls")
-    found, ending = {_ending(member.path) for member in first}, _label_ending(of_format)
+    endings, ending = {_ending(member.path) for member in first}, _label_ending(record_format)
     if unlabelled:
         return False
-    if ending not in found:
+    if ending not in endings:
         raise ValueError(
             f"{path!r} has examples without a file .{ending} for the label, only with "
-            f"{', '.join(f'.{each}' for each in sorted(found))}; name its ending: --record=webdataset,label=txt, or a "
-            "field of a JSON file: --record=webdataset,label=json.FIELD"
+            f"{', '.join(f'.{suffix}' for suffix in sorted(endings))}; name its ending: --record=webdataset,label=txt, "
+            "or a field of a JSON file: --record=webdataset,label=json.FIELD"
         )
     try:
-        return isinstance(_label(first, of_format), int)
+        return isinstance(_label(first, record_format), int)
     except ValueError:
         return False  # its row says why
 
 
-def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
+def not_stored(path: str, record_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
     """Returns what the parts of an example are called, and which of the first example are neither stored nor read.
 
     Of a compressed shard, which is decompressed later, none are known.
@@ -82,59 +82,59 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
     with storage.open_headers(path) as file:
         if not archives.is_header(file.read(512)):
             return "parts", []
-    members = next(_examples(path, path, of_format))
-    label = "" if not options.label_kind.needs_classes else of_format.label or _LABEL
-    left = []
+    members = next(_examples(path, path, record_format))
+    label = "" if not options.label_kind.needs_classes else record_format.label or _LABEL
+    unstored = []
     for member in members:
         ending = _ending(member.path)
         if ending == "json":
-            kept = {label.partition(".")[2], split_column(_fields(members)), *dict(options.features)}
-            left += [f"{ending}.{name}" for name in _fields(members) if name not in kept]
-        elif ending != label.lower() and not _is_image(member.path, of_format):
-            left.append(ending)
-    return "parts", left
+            used = {label.partition(".")[2], split_column(_fields(members)), *dict(options.features)}
+            unstored += [f"{ending}.{name}" for name in _fields(members) if name not in used]
+        elif ending != label.lower() and not _is_image(member.path, record_format):
+            unstored.append(ending)
+    return "parts", unstored
 
 
-def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+def rows_of_file(folder: str, name: str, record_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
     """Yields a row for each example of a shard.
 
     Raises:
       ValueError: It is not a complete tar.
     """
     path = f"{folder}/{name}"
-    for members in _examples(decompressed(path, options.output), path, of_format):
-        yield _row(members, name, of_format, options)
+    for members in _examples(decompressed(path, options.output), path, record_format):
+        yield _row(members, name, record_format, options)
 
 
-def _examples(uri: str, path: str, of_format: RecordFormat) -> Iterator[list[archives.Member]]:
-    endings = (f".{_label_ending(of_format)}", ".json")
+def _examples(uri: str, path: str, record_format: RecordFormat) -> Iterator[list[archives.Member]]:
+    endings = (f".{_label_ending(record_format)}", ".json")
     members = archives.members(uri, with_content=lambda name: name.lower().endswith(endings), name=path)
     for _, example in itertools.groupby(members, lambda member: _stem(member.path)):
         yield list(example)
 
 
-def _row(members: list[archives.Member], name: str, of_format: RecordFormat, options: ConvertOptions) -> Row:
-    images = [member for member in members if _is_image(member.path, of_format)]
+def _row(members: list[archives.Member], name: str, record_format: RecordFormat, options: ConvertOptions) -> Row:
+    images = [member for member in members if _is_image(member.path, record_format)]
     image = images[0] if images else members[0]
     key = f"{name}/{image.path}"
     try:
         key.encode()
     except UnicodeEncodeError:
-        shown = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        return Row(shown).reject("bad_name", "its name is not UTF-8")
+        escaped = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        return Row(escaped).reject("bad_name", "its name is not UTF-8")
     row = Row(key, image.uri, num_bytes=max(image.num_bytes, 0), version=image.version, number=image.number)
     if len(images) != 1:
-        has = ", ".join(_ending(member.path) for member in (images or members)[:5])
-        what = "several images" if images else "no image"
-        return row.reject("bad_record", f"it has {what}, but {has}; name one: --record=webdataset,image=ENDING")
+        endings = ", ".join(_ending(member.path) for member in (images or members)[:5])
+        problem = "several images" if images else "no image"
+        return row.reject("bad_record", f"it has {problem}, but {endings}; name one: --record=webdataset,image=ENDING")
     if image.fault or image.num_bytes < 0:
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
     fields = _fields(members)
-    if of_format.id:
-        found_key = fields.get(of_format.id.removeprefix("json."))
-        if not isinstance(found_key, str) or not found_key:
-            return row.reject("bad_record", f"it has no key in {of_format.id}")
-        row = row._replace(key=found_key)
+    if record_format.id:
+        record_key = fields.get(record_format.id.removeprefix("json."))
+        if not isinstance(record_key, str) or not record_key:
+            return row.reject("bad_record", f"it has no key in {record_format.id}")
+        row = row._replace(key=record_key)
     split = fields.get(split_column(fields))
     if split is not None and not isinstance(split, str):
         return row.reject("bad_split", f"the split in its .json is {json.dumps(split)[:80]}; it must be text")
@@ -144,17 +144,17 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
     if not options.label_kind.needs_classes:
         return label_row(row, "", options)
     try:
-        found = _label(members, of_format)
+        label = _label(members, record_format)
     except ValueError as error:
         return row.reject("bad_record", str(error))
-    if found is None:
-        return row.reject("no_label", f"it has no .{_label_ending(of_format)} of at most 1 MiB")
-    return label_row(row, found, options)
+    if label is None:
+        return row.reject("no_label", f"it has no .{_label_ending(record_format)} of at most 1 MiB")
+    return label_row(row, label, options)
 
 
-def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int | list[str | int] | None:
+def _label(members: list[archives.Member], record_format: RecordFormat) -> str | int | list[str | int] | None:
     """Returns the label of an example, None if it has none; raises ValueError if it cannot be read."""
-    ending, field = _label_ending(of_format), of_format.label.partition(".")[2]
+    ending, field = _label_ending(record_format), record_format.label.partition(".")[2]
     contents = [member.content for member in members if _ending(member.path) == ending and member.content]
     if not contents:
         return None
@@ -165,16 +165,16 @@ def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int
     if not field:
         return int(text) if _WHOLE_NUMBER.fullmatch(text) else text or None
     try:
-        found = json.loads(text)[field]
+        value = json.loads(text)[field]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(f"its .{ending} has no field {field!r}: {type(error).__name__}: {error}") from error
-    if isinstance(found, list) and all(isinstance(each, int | str) and not isinstance(each, bool) for each in found):
-        return found
-    if isinstance(found, bool) or not isinstance(found, int | str):
+    if isinstance(value, list) and all(isinstance(item, int | str) and not isinstance(item, bool) for item in value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(
-            f"the field {field!r} of its .{ending} is {json.dumps(found)[:80]}; it must be text or a number"
+            f"the field {field!r} of its .{ending} is {json.dumps(value)[:80]}; it must be text or a number"
         )
-    return found or None if isinstance(found, str) else found
+    return value or None if isinstance(value, str) else value
 
 
 def _fields(members: list[archives.Member]) -> dict[str, Any]:
@@ -182,13 +182,13 @@ def _fields(members: list[archives.Member]) -> dict[str, Any]:
     for member in members:
         if _ending(member.path) == "json":
             with contextlib.suppress(ValueError, RecursionError):
-                found = json.loads(member.content)
-                return found if isinstance(found, dict) else {}
+                fields = json.loads(member.content)
+                return fields if isinstance(fields, dict) else {}
     return {}
 
 
-def _label_ending(of_format: RecordFormat) -> str:
-    return (of_format.label or _LABEL).partition(".")[0].lower()
+def _label_ending(record_format: RecordFormat) -> str:
+    return (record_format.label or _LABEL).partition(".")[0].lower()
 
 
 def _stem(path: str) -> str:
@@ -200,6 +200,10 @@ def _ending(path: str) -> str:
     return posixpath.basename(path).partition(".")[2].lower()
 
 
-def _is_image(path: str, of_format: RecordFormat) -> bool:
+def _is_image(path: str, record_format: RecordFormat) -> bool:
     ending = _ending(path)
-    return ending == of_format.image.lower() if of_format.image else f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS
+    return (
+        ending == record_format.image.lower()
+        if record_format.image
+        else f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS
+    )
