@@ -199,7 +199,7 @@ def _check_with_beam(
 
     path = working_folder.new_checks_path()
     try:
-        with phases.of_job("verifying", len(numbers)) as watch, execution.pipeline(beam_options) as pipeline:
+        with phases.job_progress("verifying", len(numbers)) as watch, execution.pipeline(beam_options) as pipeline:
             watch(pipeline)
             build_checks(pipeline, manifest, numbers, decode_images, path)
         return _read_checks(f"{manifest.path}/{path}", len(numbers))

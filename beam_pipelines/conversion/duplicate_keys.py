@@ -46,7 +46,9 @@ def repeated(parts: Iterable[tuple[int, Hashes]]) -> set[tuple[int, int]]:
     if not parts:
         return set()
     hashes = np.concatenate([part_hashes for _, part_hashes in parts])
-    shards = np.repeat(np.array([shard for shard, _ in parts], np.int64), [len(part_hashes) for _, part_hashes in parts])
+    shards = np.repeat(
+        np.array([shard for shard, _ in parts], np.int64), [len(part_hashes) for _, part_hashes in parts]
+    )
     order = np.argsort(hashes)
     same = np.diff(hashes[order]) == 0
     repeats = order[np.append(same, False) | np.append(False, same)]

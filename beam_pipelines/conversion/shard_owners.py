@@ -50,7 +50,7 @@ def write_on_this_machine(
     # The workers of one owner share the limits of URLs.
     num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much and not reads_urls else 1
     if num_owners < 2:
-        limits = {"units_each": MANY_IN_FLIGHT} if reads_urls else {}
+        limits = {"units_per_worker": MANY_IN_FLIGHT} if reads_urls else {}
         with local_executor(num_workers, is_much, UnitWriter.__module__, **limits) as executor:
             write_shards(shards, folder, options, executor)
         return

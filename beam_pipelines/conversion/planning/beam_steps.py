@@ -163,7 +163,7 @@ def _cut(keyed: tuple[int, Iterable[bytes]], plan: Plan, options: ConvertOptions
 def _write_rows(keyed: tuple[str, Iterable[_Packed]], plan: Plan, options: ConvertOptions) -> str:
     shard, parts = keyed
     batches = (Batch.unpack(zlib.decompress(packed)) for _, packed in sorted(parts))
-    WorkingFolder.of(options.output, plan).write_rows(shard, (locate_rows(batch, options) for batch in batches))
+    WorkingFolder.for_plan(options.output, plan).write_rows(shard, (locate_rows(batch, options) for batch in batches))
     return shard
 
 

@@ -218,7 +218,7 @@ def _cut(sized: Batches, bits: int, layout: Layout, options: ConvertOptions) -> 
 
     ranges = in_parts(by_range(surveyed(batch), bits) for batch in sized)
     plan = add_remarks(survey.extract_output(sums), layout, options)
-    folder = WorkingFolder.of(options.output, plan)
+    folder = WorkingFolder.for_plan(options.output, plan)
     pending: dict[str, tuple[str, list[Batch]]] = {}  # by split: a shard whose rows are not all cut yet, and its rows
     for number in sorted(ranges):
         for shard, batch in cut(number, bits, ranges.pop(number), plan, options):
