@@ -60,9 +60,9 @@ def _say(flags: argparse.Namespace, line: str) -> None:
 
 def sample(flags: argparse.Namespace, _: list[str]) -> int:
     folder = storage.absolute(flags.output)
-    written, total = write_sample(folder)
-    flags.result = {"folder": folder, "num_digits": total, "num_written": written}
-    _say(flags, f"{folder}: {total:,} digits in 10 class folders, {written:,} of them written now")
+    num_written, total = write_sample(folder)
+    flags.result = {"folder": folder, "num_digits": total, "num_written": num_written}
+    _say(flags, f"{folder}: {total:,} digits in 10 class folders, {num_written:,} of them written now")
     return 0
 
 
@@ -146,7 +146,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
     with _on_workers(beam_options, [*paths, options.output]):
         if beam_options and _is_launched(flags, options, beam_options):
             return 0
-        with phases.shown():
+        with phases.progress():
             manifest, is_new, num_resumed, num_outdated = convert_inputs(
                 options, beam_options, flags.num_processes, _as_written(flags.argv)
             )
@@ -157,12 +157,12 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
     if num_resumed:
         num_shards = sum(len(split.shards) for split in manifest.splits.values())
         print_line(f"resumed: {num_resumed:,} of {num_shards:,} shards were written by an earlier run")
-    done = "complete" if is_new else "unchanged" if num_outdated else "already complete, nothing to do"
+    state = "complete" if is_new else "unchanged" if num_outdated else "already complete, nothing to do"
     if num_outdated:
         count = f"{num_outdated:,} image{'s' * (num_outdated > 1)}"
         line = f"not applied: changes of the inputs of {count} (label, split, file, or removed)"
         print_line(f"{line}; apply them with --extend --prune")
-    print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
+    print_line(f"{state}: {manifest.path}/{MANIFEST_NAME}")
     return 0
 
 
@@ -253,7 +253,7 @@ def verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 
 
 def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions | None) -> int:
-    with phases.shown():
+    with phases.progress():
         findings = verify_dataset(flags.dataset, not flags.quick, flags.num_threads, beam_options, flags.shard)
     remove_leftovers(findings.manifest)
     path, before = findings.manifest.path, findings
@@ -292,12 +292,12 @@ def _repair(flags: argparse.Namespace, findings: Findings, beam_options: Pipelin
         _say(flags, f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
     if findings.lengths_damaged:
         _say(flags, f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
-    with phases.shown():
+    with phases.progress():
         return verify_dataset(path, not flags.quick, flags.num_threads, beam_options, flags.shard)
 
 
 def diff(flags: argparse.Namespace, _: list[str]) -> int:
-    with phases.shown():
+    with phases.progress():
         differences = diff_datasets(storage.absolute(flags.before), storage.absolute(flags.after))
     flags.result = differences.to_json()
     for line in differences.lines():
@@ -316,7 +316,7 @@ def report(flags: argparse.Namespace, _: list[str]) -> int:
         flags.result = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}
         _say(flags, f"{storage.absolute(flags.pairs)}: {count:,} pair{'s' * (count != 1)} of images that look alike")
         return 0
-    with phases.shown():
+    with phases.progress():
         path = write_report(flags.dataset, flags.sources, flags.predictions)
     flags.result = {"report": path}
     _say(flags, path)

@@ -143,13 +143,13 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
     Raises:
       ValueError: Two of several datasets have the same name.
     """
-    given = [(name, path) for name, path in map(named_path, texts)]
-    if len(given) == 1:
-        return given
-    named = [(name or re.sub(r"\W", "_", posixpath.basename(path), flags=re.ASCII), path) for name, path in given]
-    if len({name for name, _ in named}) < len(named):
+    pairs = [(name, path) for name, path in map(named_path, texts)]
+    if len(pairs) == 1:
+        return pairs
+    datasets = [(name or re.sub(r"\W", "_", posixpath.basename(path), flags=re.ASCII), path) for name, path in pairs]
+    if len({name for name, _ in datasets}) < len(datasets):
         raise ValueError(f"each dataset needs a name of its own, as NAME=DATASET; got {texts!r}")
-    return named
+    return datasets
 
 
 def _input_flags(group: Callable[[str], AddFlag]) -> None:
@@ -196,12 +196,12 @@ _COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
 def _with_columns(flags: argparse.Namespace) -> list[Source]:
     """Returns the inputs; lists have the columns that flags name."""
     sources: list[Source] = flags.input or []
-    given = {name: value for name in _COLUMN_FLAGS if (value := getattr(flags, name))}
-    if given and sources and not any(source.is_list for source in sources):
+    columns = {name: value for name in _COLUMN_FLAGS if (value := getattr(flags, name))}
+    if columns and sources and not any(source.is_list for source in sources):
         raise ValueError(
-            f"--{next(iter(given))} is for lists, but no --input is a .csv, .tsv or .jsonl: {sources[0].path!r}"
+            f"--{next(iter(columns))} is for lists, but no --input is a .csv, .tsv or .jsonl: {sources[0].path!r}"
         )
-    return [dataclasses.replace(source, **given) if source.is_list else source for source in sources]
+    return [dataclasses.replace(source, **columns) if source.is_list else source for source in sources]
 
 
 def _dataset_flags(group: Callable[[str], AddFlag]) -> None:

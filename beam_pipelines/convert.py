@@ -113,7 +113,7 @@ def convert(
         else:
             sources = [source.fields() for source in options.sources]
             conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
-            WorkingFolder.of(options.output, plan).write_conversion(conversion)
+            WorkingFolder.for_plan(options.output, plan).write_conversion(conversion)
             manifest, num_resumed = _write_and_commit(options, plan, output, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
@@ -170,7 +170,7 @@ def _convert_in_one_job(
     before = read_manifest(options.output)
     _print(remarks)
     try:
-        with phases.of_job() as watch, execution.pipeline(beam_options) as pipeline:
+        with phases.job_progress() as watch, execution.pipeline(beam_options) as pipeline:
             watch(pipeline)
             build_conversion(pipeline, options, command)
     except ValueError:
@@ -252,7 +252,7 @@ def _write_and_commit(
     still_locked: Callable[[], None],
 ) -> tuple[Manifest, int]:
     """Returns the manifest, and the number of shards that an earlier run had written."""
-    folder = WorkingFolder.of(options.output, plan)
+    folder = WorkingFolder.for_plan(options.output, plan)
     folder.write_plan(plan)
     unwritten = folder.reopen(output)
     num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
@@ -268,8 +268,8 @@ def _write_and_commit(
 
 
 def _check_apart(source: str, output: str) -> None:
-    here, there = storage.real(source).rstrip("/"), storage.real(output).rstrip("/")
-    if f"{there}/".startswith(f"{here}/") or f"{here}/".startswith(f"{there}/"):
+    source_path, output_path = storage.real(source).rstrip("/"), storage.real(output).rstrip("/")
+    if f"{output_path}/".startswith(f"{source_path}/") or f"{source_path}/".startswith(f"{output_path}/"):
         raise ValueError(
             f"input {source!r} and output {output!r} overlap: one contains the other; use separate folders"
         )

@@ -20,7 +20,7 @@ from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.check import Rejected
 
-_SHOWN = 10  # keys of each kind in the text
+_MAX_SHOWN = 10  # keys of each kind in the text
 _COLUMNS = ["key", "label", "sha256"]
 
 
@@ -70,7 +70,7 @@ class Differences:
         yield from _lines("other bytes", dict.fromkeys(self.reencoded, ""))
         for path, names in zip(self.paths, self.classes, strict=True):
             if names:
-                yield f"classes only of {path!r}: {', '.join(names[:_SHOWN])}{_and_more(len(names))}"
+                yield f"classes only of {path!r}: {', '.join(names[:_MAX_SHOWN])}{_and_more(len(names))}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything, as one object for JSON."""
@@ -164,10 +164,10 @@ def _lines(name: str, details: dict[str, str]) -> Iterator[str]:
     if not details:
         return
     counts = Counter(details.values())
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN) if kind)
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_MAX_SHOWN) if kind)
     counts_text = f" ({kinds}{_and_more(len(counts))})" if kinds else ""
     yield f"{name}: {len(details):,}{counts_text}, such as {', '.join(map(repr, list(details)[:3]))}"
 
 
 def _and_more(count: int) -> str:
-    return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""
+    return f" and {count - _MAX_SHOWN:,} more" if count > _MAX_SHOWN else ""

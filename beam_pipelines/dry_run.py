@@ -179,11 +179,11 @@ def _package(beam_options: PipelineOptions, folder: str, graph: str) -> str:
 
 
 def _run(failing: str, *command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it was killed"]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["it was killed"]
         raise ValueError(f"{failing}: {lines[-1]}")
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _work(
@@ -193,8 +193,8 @@ def _work(
     num_inputs = num_bytes = num_sized = 0
     survey = FolderSurvey(options)
     folders = survey.create_accumulator()
-    with tempfile.TemporaryDirectory() as here:  # for archives that must be unpacked to be listed
-        listed = dataclasses.replace(options, output=here)
+    with tempfile.TemporaryDirectory() as folder:  # for archives that must be unpacked to be listed
+        listed = dataclasses.replace(options, output=folder)
         rows = itertools.chain.from_iterable(list_rows(source, listed) for source in options.sources)
         for batch in batches_of(itertools.islice(rows, _MAX_LISTED)):
             num_inputs += batch.num_rows

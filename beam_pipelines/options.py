@@ -64,11 +64,11 @@ class RecordFormat:
             return base
         pairs = [part.partition("=") for part in (rest if base else text).split(",")]
         fields: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
-        known = [field.name for field in dataclasses.fields(cls)]
-        if not all(equals and value.strip() for _, equals, value in pairs) or fields.keys() - set(known):
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not all(equals and value.strip() for _, equals, value in pairs) or fields.keys() - set(names):
             raise ValueError(
                 f"record format {text!r} is unknown; it must be {', '.join(FORMATS)}, or pairs such as "
-                f"image=NAME,label=NAME of {', '.join(known)}"
+                f"image=NAME,label=NAME of {', '.join(names)}"
             )
         base = base or cls()
         first = fields.pop("first_label", None)
@@ -225,7 +225,7 @@ class Source:
     def files(self) -> list[tuple[str, str, str]]:
         """Files that are read with the input, each as (name of the field, path, what it must be)."""
         needed = _FILES_WITH_LABELS | _FILES_WITH_CHANGES
-        return [(name, path, what) for name, what in needed.items() if (path := getattr(self, name))]
+        return [(name, path, description) for name, description in needed.items() if (path := getattr(self, name))]
 
     def fields(self) -> dict[str, str]:
         """Returns the fields for the manifest: the first three, and the others where they are not the defaults."""
@@ -375,8 +375,8 @@ class ConvertOptions:
         if len(self.labels) == 1:
             raise ValueError(f"labels has only one class, {self.labels[0]!r}; a classifier needs at least 2")
         if not self.label_kind.needs_classes and (self.labels or self.stratify):
-            what = "labels names classes" if self.labels else "stratify divides the images of each class"
-            raise ValueError(f"{what}, but the images are stored without labels; leave it out, or store the labels")
+            conflict = "labels names classes" if self.labels else "stratify divides the images of each class"
+            raise ValueError(f"{conflict}, but the images are stored without labels; leave it out, or store the labels")
         if self.extend and self.overwrite:
             raise ValueError(
                 "extend adds to the dataset at the output, and overwrite replaces it; leave out one of them"
@@ -413,9 +413,9 @@ class ConvertOptions:
             if not 0 < share <= 1:
                 raise ValueError(f"split {name!r} must have a share above 0 % and at most 100 %, got {share:.6g}")
         names = [name for name, _ in self.splits]
-        given = ", ".join(f"{name}={100 * share:g}%" for name, share in self.splits)
+        shares = ", ".join(f"{name}={100 * share:g}%" for name, share in self.splits)
         if len(set(names)) < len(names) or abs(sum(share for _, share in self.splits) - 1) > 1e-9:
-            raise ValueError(f"splits must name each split once and add up to 100 %, got {given}")
+            raise ValueError(f"splits must name each split once and add up to 100 %, got {shares}")
 
         if not 0 <= self.validation < 1:
             raise ValueError(f"validation must be 0 % to less than 100 % of train, got {100 * self.validation:g} %")
@@ -473,12 +473,12 @@ class ConvertOptions:
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"], fields["ignore"] = list(self.labels), list(self.ignore)
         fields["features"] = dict(sorted(self.features))
-        fields |= {name: value for name, value in fields.pop("urls").items() if name in OF_URLS}
+        fields |= {name: value for name, value in fields.pop("urls").items() if name in URL_CONTENT_OPTIONS}
         # So that fingerprints are the same as in versions without these options:
         for name in _LATER:
             if fields[name] in (getattr(ConvertOptions, name), {}, []):
                 del fields[name]
-        for name in OF_URLS:
+        for name in URL_CONTENT_OPTIONS:
             if fields[name] == getattr(UrlOptions, name):
                 del fields[name]
         for name in _LATER_IMAGES:
@@ -490,7 +490,7 @@ class ConvertOptions:
 # Options that shaping() leaves out where they have their defaults.
 _LATER_IMAGES = ("check", "lossless", "metadata")
 # Options of UrlOptions that decide what is stored; left out in the same way.
-OF_URLS = ("url_image_bytes", "url_max_bytes", "allow_private_addresses", "ignore_robots")
+URL_CONTENT_OPTIONS = ("url_image_bytes", "url_max_bytes", "allow_private_addresses", "ignore_robots")
 _LATER = ("label_type", "format", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
 
 
@@ -500,5 +500,5 @@ def complete(shaping: dict[str, Any]) -> dict[str, Any]:
     if isinstance(images, dict):
         images = {name: getattr(ImageOptions, name) for name in _LATER_IMAGES} | images
     later = {name: getattr(ConvertOptions, name) for name in _LATER} | {"features": {}, "ignore": []}
-    later |= {name: getattr(UrlOptions, name) for name in OF_URLS}
+    later |= {name: getattr(UrlOptions, name) for name in URL_CONTENT_OPTIONS}
     return later | shaping | {"images": images}

@@ -21,27 +21,27 @@ def check(flags: argparse.Namespace) -> None:
       ValueError: A local path that it reads does not exist, its output cannot be written to, or the options of convert
         are wrong.
     """
-    given = vars(flags)
-    if output := given.get("output"):
+    values = vars(flags)
+    if output := values.get("output"):
         storage.check_writable(storage.absolute(output))
     if flags.run == "convert":
         for source in conversion_options(flags).sources:
             if not any(map(storage.is_uri, (source.path, source.image_folder))):
                 check_exists(source)
             _check_files(source)
-    datasets = [path for _, path in named_datasets(given.get("datasets") or [])]
-    datasets += [storage.absolute(given[name]) for name in ("dataset", "before", "after") if name in given]
+    datasets = [path for _, path in named_datasets(values.get("datasets") or [])]
+    datasets += [storage.absolute(values[name]) for name in ("dataset", "before", "after") if name in values]
     for dataset in datasets:
         if _is_missing(dataset):
             complete_manifest(dataset)  # raises
     if flags.run == "rewrite":
-        _check_files(Source(datasets[0], **{name: given.get(name, "") for name in FILES_OF_CHANGES}))
+        _check_files(Source(datasets[0], **{name: values.get(name, "") for name in FILES_OF_CHANGES}))
     # With --pairs, that the two exclude each other is what a user needs to know.
-    for path in filter(_is_missing, () if given.get("pairs") else given.get("predictions", ())):
+    for path in filter(_is_missing, () if values.get("pairs") else values.get("predictions", ())):
         from beam_pipelines.report.likely_wrong import ADVICE
 
         raise ValueError(f"{path!r} of --predictions does not exist; {ADVICE}")
-    for path in filter(_is_missing, given.get("sources", ())):
+    for path in filter(_is_missing, values.get("sources", ())):
         raise ValueError(f"{path!r} of --sources does not exist; it must be a folder, a .tar or a URI of inputs")
 
 

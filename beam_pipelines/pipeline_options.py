@@ -30,9 +30,9 @@ class ConvertPipelineOptions(PipelineOptions):
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         def add(flag: str, **settings: Any) -> argparse.Action:
             # Values stay text here, as Beam sends them to engines as JSON; convert_options() parses and checks them.
-            given = {name: value for name, value in settings.items() if name in ("action", "help")}
+            arguments = {name: value for name, value in settings.items() if name in ("action", "help")}
             flag = _RENAMED.get(flag, flag)
-            return parser.add_argument(flag, dest=_stored_as(flag), default=None, **given)
+            return parser.add_argument(flag, dest=_stored_as(flag), default=None, **arguments)
 
         add_conversion_flags(lambda _: add)
 
@@ -46,8 +46,8 @@ class ConvertPipelineOptions(PipelineOptions):
 
         def add(flag: str, **settings: Any) -> argparse.Action:
             value = getattr(self, _stored_as(_RENAMED.get(flag, flag)))
-            for each in value if isinstance(value, list) else [] if value is None else [value]:
-                words.append(flag if each is True else f"{flag}={each}")
+            for item in value if isinstance(value, list) else [] if value is None else [value]:
+                words.append(flag if item is True else f"{flag}={item}")
             return parser.add_argument(flag, **settings | {"required": flag == "--output"})
 
         parser = _Parser()

@@ -32,7 +32,15 @@ from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import OF_URLS, WORK_NAME, ConvertOptions, ImageOptions, Source, UrlOptions, complete
+from beam_pipelines.options import (
+    URL_CONTENT_OPTIONS,
+    WORK_NAME,
+    ConvertOptions,
+    ImageOptions,
+    Source,
+    UrlOptions,
+    complete,
+)
 from beam_pipelines.runners.executors import Executor, is_much_work, local_executor, threads_or_inline
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
@@ -206,8 +214,8 @@ def _make_again(name: str, manifest: Manifest, planned: bool, executor: Executor
     )
     if planned:
         parts = parse_shard_name(name)
-        own = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
-        units = folder.read_units(own, row_lines.MOST_ROWS)
+        plan_name = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
+        units = folder.read_units(plan_name, row_lines.MOST_ROWS)
     elif rows := _known_rows(manifest, shard, options):
         units = row_lines.units_of(rows)
     else:
@@ -276,7 +284,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
     try:
         sources = tuple(from_fields(Source, source) for source in manifest.sources)
         usual = complete(ConvertOptions(sources, manifest.path).shaping())
-        fields = _of_types(complete(manifest.options), usual, "options")
+        fields = _checked_options(complete(manifest.options), usual, "options")
         return ConvertOptions(
             sources=sources,
             output=manifest.path,
@@ -285,7 +293,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
             labels=tuple(fields.pop("labels")),
             features=tuple(fields.pop("features").items()),
             images=ImageOptions(**fields.pop("images")),
-            urls=UrlOptions(**{name: fields.pop(name) for name in OF_URLS}),
+            urls=UrlOptions(**{name: fields.pop(name) for name in URL_CONTENT_OPTIONS}),
             **fields,
         )
     except ValueError as error:
@@ -295,7 +303,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
         ) from error
 
 
-def _of_types(fields: dict[str, Any], usual: dict[str, Any], name: str) -> dict[str, Any]:
+def _checked_options(fields: dict[str, Any], usual: dict[str, Any], name: str) -> dict[str, Any]:
     """Returns the options `fields`; raises ValueError unless each has the type of the default in `usual`."""
     for key, value in json_fields.fields(fields, name, list(usual)).items():
         if key == "splits":
@@ -310,7 +318,7 @@ def _of_types(fields: dict[str, Any], usual: dict[str, Any], name: str) -> dict[
             for label in json_fields.array(value, key):
                 json_fields.text(label, "a label")
         elif isinstance(usual[key], dict):
-            _of_types(json_fields.mapping(value, key), usual[key], key)
+            _checked_options(json_fields.mapping(value, key), usual[key], key)
         elif type(value) is not type(usual[key]):
             raise ValueError(f"{key} must have the type of {usual[key]!r}, got {json_fields.short_repr(value)}")
     return dict(fields)
@@ -325,20 +333,20 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     index, records = _index_rows(manifest, shard), _records(manifest, shard)
     from_index = index and (records is None or records == [(row.key, row.label, row.features or "") for row in index])
     if from_index:
-        named = [(row.key, row.label, row.uri, row.features or "") for row in index or []]
+        inputs = [(row.key, row.label, row.uri, row.features or "") for row in index or []]
     elif records and all(_is_folder_of_images(source) for source in options.sources):
-        named = [(key, label, "", features) for key, label, features in records]
+        inputs = [(key, label, "", features) for key, label, features in records]
     else:
         return None
     kind = manifest.label_kind
-    if not all(kind.are_classes(label, len(manifest.classes)) for _, label, _, _ in named):
+    if not all(kind.are_classes(label, len(manifest.classes)) for _, label, _, _ in inputs):
         return None
     rows = [
         locate(
             Row(key, uri, kind.text(manifest.classes[index] for index in kind.indices(label)), features=features),
             options,
         )
-        for key, label, uri, features in named
+        for key, label, uri, features in inputs
     ]
     if strange := _not_in_sources(rows, options):
         raise ValueError(
@@ -405,13 +413,13 @@ def _with_whole_urls(rows: list[Row], options: ConvertOptions) -> list[Row]:
     """Returns rows with the URLs as lists have them: the index has neither their queries nor their user info."""
     if not any(is_url(row.uri) for row in rows):
         return rows
-    whole = dict[str, str]()
+    urls = dict[str, str]()
     for source in options.sources:
         prefix = f"{source.split}/" if source.split and len(options.sources) > 1 else ""
-        whole |= {f"{prefix}{row.key}": row.uri for row in rows_of_list(source, options)} if source.is_list else {}
+        urls |= {f"{prefix}{row.key}": row.uri for row in rows_of_list(source, options)} if source.is_list else {}
     num_bytes = options.urls.url_image_bytes
     return [
-        row._replace(uri=whole.get(row.key, row.uri), num_bytes=num_bytes) if is_url(row.uri) else row for row in rows
+        row._replace(uri=urls.get(row.key, row.uri), num_bytes=num_bytes) if is_url(row.uri) else row for row in rows
     ]
 
 

@@ -72,12 +72,12 @@ def rewriting(
                 raise ValueError(f"the new class {name!r} does not look like the name of one class; {advice}")
         classes |= dict.fromkeys(unknown)
     if any(manifest.features != manifests[0].features for manifest in manifests):
-        seen = "; ".join(f"{manifest.path!r} has {', '.join(manifest.features) or 'none'}" for manifest in manifests)
+        schemas = "; ".join(f"{manifest.path!r} has {', '.join(manifest.features) or 'none'}" for manifest in manifests)
         raise ValueError(
-            f"the records of the datasets have different features: {seen}; convert their inputs again with the same "
+            f"the records of the datasets have different features: {schemas}; convert their inputs again with the same "
             "--feature"
         )
-    class_names = [name for name in classes if all(_is_kept(name, source) for source in sources)]
+    class_names = [name for name in classes if all(_keeps_class(name, source) for source in sources)]
     options = dataclasses.replace(
         usual,
         sources=tuple(sources),
@@ -90,7 +90,7 @@ def rewriting(
         group_by="",
         validation=0.0,
         images=_as_stored([options_of(manifest).images for manifest in manifests], check),
-        num_shards=() if len(manifests) > 1 else _of_splits(usual, manifests[0]),
+        num_shards=() if len(manifests) > 1 else _num_shards(usual, manifests[0]),
     )
     return dataclasses.replace(options, **changed)
 
@@ -116,9 +116,9 @@ def exporting(dataset: str, output: str, shard_format: str, only_split: str = ""
     manifest = complete_manifest(source.path)
     if only_split:
         manifest.split(only_split)
-    if taken := [name for name in manifest.features if name in NAMES]:
+    if reserved := [name for name in manifest.features if name in NAMES]:
         raise ValueError(
-            f"the feature {taken[0]!r} of {source.path!r} has the name of a part of exported records; convert its "
+            f"the feature {reserved[0]!r} of {source.path!r} has the name of a part of exported records; convert its "
             "inputs again with another name for it"
         )
     return rewriting([source], output, format=shard_format, **changed)
@@ -146,7 +146,7 @@ def _kind(sources: Sequence[Source], manifests: list[Manifest]) -> LabelKind:
     return kind
 
 
-def _is_kept(class_name: str, source: Source) -> bool:
+def _keeps_class(class_name: str, source: Source) -> bool:
     if source.only_classes and class_name not in class_set(source.only_classes):
         return False
     return not source.without_classes or class_name not in class_set(source.without_classes)
@@ -154,15 +154,15 @@ def _is_kept(class_name: str, source: Source) -> bool:
 
 def _as_stored(options: list[ImageOptions], check: Check) -> ImageOptions:
     """Returns the options with which images that were converted with any of these are stored again unchanged."""
-    ignored = any(one.color_profiles == "ignore" for one in options)
+    ignored = any(image_options.color_profiles == "ignore" for image_options in options)
     return ImageOptions(
         quality=options[0].quality,
-        max_pixels=max(one.max_pixels for one in options),
+        max_pixels=max(image_options.max_pixels for image_options in options),
         color_profiles="ignore" if ignored else "convert",
         check=check,
-        lossless=any(one.lossless for one in options),
+        lossless=any(image_options.lossless for image_options in options),
     )
 
 
-def _of_splits(options: ConvertOptions, manifest: Manifest) -> tuple[tuple[str, int], ...]:
+def _num_shards(options: ConvertOptions, manifest: Manifest) -> tuple[tuple[str, int], ...]:
     return tuple((split, count) for split in manifest.splits if (count := options.shards_of(split)))

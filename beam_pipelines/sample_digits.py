@@ -30,15 +30,15 @@ def write_sample(output: str) -> tuple[int, int]:
     digits = load_digits()
     storage.check_writable(output)
     storage.check(output)
-    found = {path for path, _ in storage.list_files(output)}
-    named = {f"{label}/{number:04d}.jpg": digits.images[number] for number, label in enumerate(digits.target)}
-    missing = sorted(named.keys() - found)
-    interrupted = [path for path in found - named.keys() if path.partition(".part-")[0] in named]
+    present = {path for path, _ in storage.list_files(output)}
+    images = {f"{label}/{number:04d}.jpg": digits.images[number] for number, label in enumerate(digits.target)}
+    missing = sorted(images.keys() - present)
+    interrupted = [path for path in present - images.keys() if path.partition(".part-")[0] in images]
     storage.delete([f"{output}/{path}" for path in interrupted])
-    if others := sorted(found - named.keys() - set(interrupted)):
+    if others := sorted(present - images.keys() - set(interrupted)):
         raise ValueError(f"{output!r} contains {others[0]!r}, which is not a file of the sample; choose another folder")
-    storage.write_files((f"{output}/{path}", _jpeg(named[path])) for path in missing)
-    return len(missing), len(named)
+    storage.write_files((f"{output}/{path}", _jpeg(images[path])) for path in missing)
+    return len(missing), len(images)
 
 
 def _jpeg(values: object) -> bytes:

@@ -55,7 +55,7 @@ from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 
 # Options that WriteDataset does not have.
-_OF_INPUTS = ("sources", "output", "splits_required", "extend", "prune", "parent")
+_INPUT_OPTIONS = ("sources", "output", "splits_required", "extend", "prune", "parent")
 _BATCH = 256  # files that one call reads, many of them at the same time
 _HANDED_OVER_BYTES = 100_000_000  # of images in one file next to the dataset
 
@@ -274,9 +274,9 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
           ValueError: An option is out of range, or the output holds something else.
         """
         super().__init__()
-        known = [field.name for field in dataclasses.fields(ConvertOptions) if field.name not in _OF_INPUTS]
-        if unknown := sorted(options.keys() - set(known)):
-            raise ValueError(f"WriteDataset has no option {unknown[0]!r}; its options are {', '.join(known)}")
+        names = [field.name for field in dataclasses.fields(ConvertOptions) if field.name not in _INPUT_OPTIONS]
+        if unknown := sorted(options.keys() - set(names)):
+            raise ValueError(f"WriteDataset has no option {unknown[0]!r}; its options are {', '.join(names)}")
         if isinstance(output, ConvertOptions):
             self._options = dataclasses.replace(output, sources=(), splits_required=False, **options)
         else:
@@ -291,8 +291,8 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
             rows = beam.Map(_rows_of_rejected).with_output_types(Batch)
             batches.append(lines | f"Rejected inputs {number}" >> rows)
         sized = beam_steps.plan_images(batches | "Every input" >> beam.Flatten(), self._options)
-        written: PCollection[WrittenDataset] = sized | WriteRows(self._options)
-        return written
+        dataset: PCollection[WrittenDataset] = sized | WriteRows(self._options)
+        return dataset
 
     def display_data(self) -> dict[str, Any]:
         return _displayed({"output": self._options.output} | self._options.shaping())
@@ -387,10 +387,10 @@ def _values(element: Any, kind: Any) -> tuple[Any, ...]:
     for name in kind._fields:
         value = getattr(element, name, None)
         value = kind._field_defaults.get(name) if value is None else value
-        if not isinstance(value, wanted := kind.__annotations__[name]):
+        if not isinstance(value, expected := kind.__annotations__[name]):
             got = type(value).__name__ if hasattr(element, name) else "none"
             raise ValueError(
-                f"an element must have the fields of {kind.__name__}, {name} as {wanted.__name__}; got {got} in the "
+                f"an element must have the fields of {kind.__name__}, {name} as {expected.__name__}; got {got} in the "
                 f"element of key {getattr(element, 'key', None)!r}"
             )
         values.append(value)
@@ -433,11 +433,11 @@ class WriteRows(beam.PTransform[PCollection[Batch], PCollection[WrittenDataset]]
             | "Spread shards" >> beam.Reshuffle()
         )
         num_decoders = workers.num_decoders(batches.pipeline.options)
-        written = shards | "Write shards" >> beam.Map(  # shard
+        written_shards = shards | "Write shards" >> beam.Map(  # shard
             _write_shard, AsSingleton(plan), self._options, num_decoders, versions()
         )
         committed: PCollection[WrittenDataset] = plan | "Commit" >> beam.Map(
-            _commit, self._options, AsIter(written)
+            _commit, self._options, AsIter(written_shards)
         ).with_output_types(WrittenDataset)
         return committed
 
@@ -456,7 +456,7 @@ def _begin(
         print_line(remark, sys.stderr)
     if output_checks.is_complete(output_checks.existing(options, plan, output), plan):
         return
-    folder = WorkingFolder.of(options.output, plan)
+    folder = WorkingFolder.for_plan(options.output, plan)
     folder.write_conversion(conversion)
     folder.write_plan(plan)
     unwritten = folder.reopen()
@@ -470,7 +470,7 @@ def _write_shard(
     shard: str, plan: Plan, options: ConvertOptions, num_decoders: int, launched_with: dict[str, str]
 ) -> str:
     workers.check_versions(launched_with)
-    folder = WorkingFolder.of(options.output, plan)
+    folder = WorkingFolder.for_plan(options.output, plan)
     with threads_or_inline(num_decoders or num_cores()) as executor:
         receipt = write_planned(shard, folder, options, executor, phases.count)
     for reason, count in Counter(rejection.reason for rejection in receipt.rejected).items() if receipt else ():
@@ -478,8 +478,8 @@ def _write_shard(
     return shard
 
 
-def _commit(plan: Plan, options: ConvertOptions, written: Iterable[str]) -> WrittenDataset:
-    count = sum(1 for _ in written)
+def _commit(plan: Plan, options: ConvertOptions, shards: Iterable[str]) -> WrittenDataset:
+    count = sum(1 for _ in shards)
     manifest = commit_once(options, plan)
     output_checks.remove_replaced(options.output)
     working_folder.remove_but_lock(options.output)

@@ -161,11 +161,11 @@ def _num_bands(manifest: Manifest) -> int:
 
 def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool, num_threads: int) -> _Checks:
     checks, shards, key_hashes = _Checks(), _shards(manifest), list[Hashes]()
-    chosen = [shards[number][1] for number in numbers]
-    is_much = is_much_work(sum(shard.num_examples for shard in chosen), sum(shard.num_bytes for shard in chosen))
+    selected = [shards[number][1] for number in numbers]
+    is_much = is_much_work(sum(shard.num_examples for shard in selected), sum(shard.num_bytes for shard in selected))
     # Not the module of ShardChecker: it has Arrow, which starts a thread, and the server of processes must have one.
     with local_executor(num_threads, is_much, check_image.__module__) as executor:
-        checked = executor.map_units(ShardChecker(manifest, decode_images), chosen)
+        checked = executor.map_units(ShardChecker(manifest, decode_images), selected)
         phases.begin("verifying", len(numbers))
         for number, shard in zip(numbers, checked, strict=True):
             phases.advance("verifying", 1, shards[number][1].num_bytes)
@@ -199,7 +199,7 @@ def _check_with_beam(
 
     path = working_folder.new_checks_path()
     try:
-        with phases.of_job("verifying", len(numbers)) as watch, execution.pipeline(beam_options) as pipeline:
+        with phases.job_progress("verifying", len(numbers)) as watch, execution.pipeline(beam_options) as pipeline:
             watch(pipeline)
             build_checks(pipeline, manifest, numbers, decode_images, path)
         return _read_checks(f"{manifest.path}/{path}", len(numbers))
@@ -226,7 +226,7 @@ def build_checks(
         pipeline
         # A range of numbers is as small in the job graph for a million shards as for one.
         | "Numbers" >> beam.Create([numbers])
-        | "Each shard" >> beam.FlatMap(lambda of_shards: of_shards).with_output_types(int)
+        | "Each shard" >> beam.FlatMap(lambda shards: shards).with_output_types(int)
         | "Spread shards" >> beam.Reshuffle()
         | "Check shards"
         >> beam.FlatMap(_check_numbered, dataset, digest, decode_images).with_outputs("counts", "hashes", main="found")
@@ -293,13 +293,13 @@ def _read_checks(path: str, num_shards: int) -> _Checks:
     checks = _Checks()
     with storage.open_file(path) as file:
         for line in file:
-            kind, of, *values = json.loads(line)
+            kind, key, *values = json.loads(line)
             if kind == "shard":
-                checks.add_shard(of, *values)
+                checks.add_shard(key, *values)
             elif kind == "count":
-                checks.class_counts[of[0], of[1]] = values[0]
+                checks.class_counts[key[0], key[1]] = values[0]
             else:
-                checks.surplus_keys[of].append(values[0])
+                checks.surplus_keys[key].append(values[0])
     if len(checks.problems) != num_shards:
         raise OSError(f"the job has checked {len(checks.problems)} of {num_shards} shards")
     return checks

@@ -91,7 +91,7 @@ class _PutTogether(beam.CombineFn):
         return [*accumulators, accumulator]
 
     def merge_accumulators(self, accumulators: Iterable[list[Any]]) -> list[Any]:
-        return [accumulator for each in accumulators for accumulator in each]
+        return [accumulator for group in accumulators for accumulator in group]
 
     def extract_output(self, accumulators: list[Any]) -> Any:
         return self._combine_fn.extract_output(self._combine_fn.merge_accumulators(accumulators))

@@ -77,7 +77,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
             f"{plan.num_inputs} inputs gave {num_examples} records and {len(rejected)} rejected inputs, which do not "
             f"add up; the receipts in {options.output!r} are damaged; convert into another output"
         )
-    folder = WorkingFolder.of(options.output, plan)
+    folder = WorkingFolder.for_plan(options.output, plan)
     edition = edition_beside(replaced, folder.name)
     rejected_path = rejected_name(edition)
     if options.format not in EXPORTS:
@@ -193,7 +193,7 @@ def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:
             f"another conversion has written its dataset into {options.output!r} in the meantime; choose another "
             "output, or replace it with overwrite"
         )
-    return commit(options, plan, WorkingFolder.of(options.output, plan).receipts_of(plan))
+    return commit(options, plan, WorkingFolder.for_plan(options.output, plan).receipts_of(plan))
 
 
 def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> None:
@@ -204,9 +204,9 @@ def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> No
     """
     present = Output(folder.output).files  # now, as the files are moved that are there now
     places = [place for receipt in receipts for place in folder.places(receipt, edition, present)]
-    if lost := [receipt.name for receipt in receipts if None in folder.places(receipt, edition, present)]:
+    if missing := [receipt.name for receipt in receipts if None in folder.places(receipt, edition, present)]:
         raise ValueError(
-            f"{lost[0]!r} or its index in {folder.folder!r} is missing or differs from its receipt; rerun the same "
+            f"{missing[0]!r} or its index in {folder.folder!r} is missing or differs from its receipt; rerun the same "
             "command, which writes it again"
         )
     moves = [place for place in places if place and place[0] != place[1]]
@@ -294,9 +294,9 @@ def check_budget(
 def _examples(rejected: list[Rejection], path: str) -> dict[str, str]:
     """Returns a text about some of the rejected inputs that count, by reason, and where all are listed."""
     examples: dict[str, list[str]] = {}
-    for one in rejected:
-        if one.reason not in _HARMLESS:
-            examples.setdefault(one.reason, []).append(one.key)
+    for rejection in rejected:
+        if rejection.reason not in _HARMLESS:
+            examples.setdefault(rejection.reason, []).append(rejection.key)
     messages = {reason: f"{reason}: {', '.join(map(repr, keys[:_MAX_SHOWN]))}" for reason, keys in examples.items()}
     return messages | {"all": f"all are listed in {path}"}
 
@@ -310,9 +310,9 @@ def _any(receipts: list[Receipt]) -> bool:
 
 
 def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
-    written = [receipt for receipt in receipts if receipt.num_examples]
+    nonempty = [receipt for receipt in receipts if receipt.num_examples]
     shards = tuple(
-        Shard(in_edition(shard.name, edition), shard.num_examples, shard.num_bytes, shard.sha256) for shard in written
+        Shard(in_edition(shard.name, edition), shard.num_examples, shard.num_bytes, shard.sha256) for shard in nonempty
     )
     if options.format in EXPORTS:
         (source,) = options.sources
@@ -320,8 +320,8 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
         if split.num_examples != sum(shard.num_examples for shard in shards):
             raise ValueError(f"{source.path!r} has changed while it was exported; run the command with --overwrite")
         return dataclasses.replace(split, shards=shards)
-    num_examples = sum(receipt.num_examples for receipt in written)
-    measured = written if any(receipt.num_measured for receipt in written) else [_measure_stored(options, shards)]
+    num_examples = sum(receipt.num_examples for receipt in nonempty)
+    measured = nonempty if any(receipt.num_measured for receipt in nonempty) else [_measure_stored(options, shards)]
     num_pixels = sum(receipt.num_measured for receipt in measured) * SAMPLE_SIDE**2
     means, stds = [], []
     for channel in range(3):
@@ -329,12 +329,12 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
         square = sum(receipt.squares[channel] for receipt in measured) / num_pixels
         means.append(round(mean, 3))
         stds.append(round(math.sqrt(max(square - mean * mean, 0)), 3))
-    counts = sum((receipt.class_counts for receipt in written), Counter[int]())
+    counts = sum((receipt.class_counts for receipt in nonempty), Counter[int]())
     return Split(
         shards=shards,
         class_counts=tuple(counts[label] for label in range(num_classes)),
-        height=_extent([receipt.heights for receipt in written], num_examples),
-        width=_extent([receipt.widths for receipt in written], num_examples),
+        height=_extent([receipt.heights for receipt in nonempty], num_examples),
+        width=_extent([receipt.widths for receipt in nonempty], num_examples),
         channel_mean=(means[0], means[1], means[2]),
         channel_std=(stds[0], stds[1], stds[2]),
     )

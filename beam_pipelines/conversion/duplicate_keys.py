@@ -32,11 +32,11 @@ def num_bands(num_keys: int) -> int:
     return -(-num_keys // _BAND_KEYS) or 1
 
 
-def in_band(hashes: Hashes, band: int, of: int) -> Hashes:
-    """Returns the sorted hashes that are in one of `of` bands; a view."""
-    first, end = ((number << _HASH_BITS) // of for number in (band, band + 1))
+def in_band(hashes: Hashes, band: int, total: int) -> Hashes:
+    """Returns the sorted hashes that are in one of `total` bands; a view."""
+    first, end = ((number << _HASH_BITS) // total for number in (band, band + 1))
     begin = int(np.searchsorted(hashes, np.int64(first)))
-    stop = len(hashes) if band + 1 == of else int(np.searchsorted(hashes, np.int64(end)))
+    stop = len(hashes) if band + 1 == total else int(np.searchsorted(hashes, np.int64(end)))
     return hashes[begin:stop]
 
 
@@ -45,12 +45,14 @@ def repeated(parts: Iterable[tuple[int, Hashes]]) -> set[tuple[int, int]]:
     parts = [(shard, hashes) for shard, hashes in parts if len(hashes)]
     if not parts:
         return set()
-    hashes = np.concatenate([of for _, of in parts])
-    shards = np.repeat(np.array([shard for shard, _ in parts], np.int64), [len(of) for _, of in parts])
+    hashes = np.concatenate([part_hashes for _, part_hashes in parts])
+    shards = np.repeat(
+        np.array([shard for shard, _ in parts], np.int64), [len(part_hashes) for _, part_hashes in parts]
+    )
     order = np.argsort(hashes)
     same = np.diff(hashes[order]) == 0
-    chosen = order[np.append(same, False) | np.append(False, same)]
-    return set(zip(shards[chosen].tolist(), hashes[chosen].tolist(), strict=True))
+    repeats = order[np.append(same, False) | np.append(False, same)]
+    return set(zip(shards[repeats].tolist(), hashes[repeats].tolist(), strict=True))
 
 
 def surplus(shards: Iterable[int]) -> Iterator[int]:

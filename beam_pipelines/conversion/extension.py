@@ -77,12 +77,15 @@ def begin(options: ConvertOptions) -> ConvertOptions:
             "--extend does not compare new images with old ones, so they cannot be kept in the same split; convert all "
             "images again"
         )
-    wanted, earlier = complete(options.shaping()), complete(manifest.options)
-    if wanted != earlier:
-        asked, made = dict(flags_of(wanted)), dict(flags_of(earlier))
-        name = next((name for name in sorted({*asked, *made}) if asked.get(name) != made.get(name)), "other options")
-        then = f"with {name}={made[name]}" if name in made else f"without {name}"
-        now = f"not {name}={asked[name]}" if name in asked else f"not without {name}"
+    current, earlier = complete(options.shaping()), complete(manifest.options)
+    if current != earlier:
+        flags, earlier_flags = dict(flags_of(current)), dict(flags_of(earlier))
+        name = next(
+            (name for name in sorted({*flags, *earlier_flags}) if flags.get(name) != earlier_flags.get(name)),
+            "other options",
+        )
+        then = f"with {name}={earlier_flags[name]}" if name in earlier_flags else f"without {name}"
+        now = f"not {name}={flags[name]}" if name in flags else f"not without {name}"
         raise ValueError(f"{options.output!r} was made {then}, {now}; extend it with the options that it was made with")
     fields = [source.fields() for source in options.sources]
     if fields != manifest.sources:
@@ -113,7 +116,7 @@ def _checked_parent(output: str, fingerprint: str) -> Manifest:
     return manifest
 
 
-class _Known(NamedTuple):
+class _KnownImage(NamedTuple):
     """An image that the dataset has: the size of its source, None if not known, its shard's number, label, features."""
 
     num_bytes: int | None
@@ -129,7 +132,7 @@ class _Parent:
         self._manifest, self._kind = manifest, manifest.label_kind
         self._shards = [shard for split in manifest.splits.values() for shard in split.shards]
         self._splits = [name for name, split in manifest.splits.items() for _ in split.shards]
-        self.images = dict[str, _Known]()
+        self.images = dict[str, _KnownImage]()
         for number, shard in enumerate(self._shards):
             table = _columns(manifest, shard, ["key", "source_bytes", "label", "features"])
             sizes, features = table["source_bytes"].to_pylist(), table["features"].to_pylist()
@@ -137,17 +140,17 @@ class _Parent:
             for key, num_bytes, label, text in zip(*columns, strict=True):
                 if not self._kind.are_classes(label, len(manifest.classes)):
                     raise _unusable(manifest, shard, "it has labels that are not classes of the manifest")
-                self.images[key] = _Known(num_bytes, number, label, text or "")
+                self.images[key] = _KnownImage(num_bytes, number, label, text or "")
         self.written_at = functools.cache(self._written_at)
         self.digests = functools.lru_cache(maxsize=16)(self._digests)
 
-    def names(self, known: _Known) -> tuple[str, ...]:
+    def names(self, image: _KnownImage) -> tuple[str, ...]:
         """Returns the names of the classes of an image, in canonical form, sorted."""
-        return tuple(sorted(canonical(self._manifest.classes[index]) for index in self._kind.indices(known.label)))
+        return tuple(sorted(canonical(self._manifest.classes[index]) for index in self._kind.indices(image.label)))
 
-    def split(self, known: _Known) -> str:
+    def split(self, image: _KnownImage) -> str:
         """Returns the split of an image."""
-        return self._splits[known.shard]
+        return self._splits[image.shard]
 
     def _written_at(self, shard: int) -> float:
         """Returns when the index of a shard was written."""
@@ -164,7 +167,7 @@ def _read_parent(output: str, fingerprint: str) -> _Parent:
     return _Parent(_checked_parent(output, fingerprint))
 
 
-def known_images(options: ConvertOptions) -> Mapping[str, _Known]:
+def known_images(options: ConvertOptions) -> Mapping[str, _KnownImage]:
     """Returns what is known of the images of the dataset that is extended by key."""
     return _read_parent(options.output, options.parent).images
 
@@ -188,14 +191,14 @@ class Changes(NamedTuple):
     """Keys of a dataset that is extended which are not inputs any more, and the ones whose inputs have changed.
 
     Attributes:
-      gone: No inputs any more.
+      removed: No inputs any more.
       changed: Those whose files have changed.
       relabelled: Those whose inputs have another label now.
       moved: Those whose inputs name another split now.
       described: Those whose inputs have other features now.
     """
 
-    gone: frozenset[str]
+    removed: frozenset[str]
     changed: frozenset[str]
     relabelled: frozenset[str]
     moved: frozenset[str]
@@ -207,7 +210,7 @@ class Changes(NamedTuple):
         return self.changed | self.relabelled | self.moved | self.described
 
 
-class Seen(NamedTuple):
+class Comparison(NamedTuple):
     """Inputs of an image that the dataset has.
 
     Attributes:
@@ -225,19 +228,23 @@ class Seen(NamedTuple):
     same_features: bool
 
 
-def seen_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Seen]:
+def compare_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Comparison]:
     """Returns what is seen of the images that the dataset has in some of its labeled inputs, by key."""
-    parent, seen = _read_parent(options.output, options.parent), dict[str, Seen]()
+    parent, comparisons = _read_parent(options.output, options.parent), dict[str, Comparison]()
     for row in rows:
-        known = parent.images.get(row.key)
-        if known and not row.reason:
-            same_size = known.num_bytes in (None, row.num_bytes) or is_url(row.uri)
-            same_file = same_size and not _has_other_content(row, known, options)
-            same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known)
-            same_features = row.features == known.features
-            now = Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options), same_features)
-            seen[row.key] = merge_seen([seen[row.key], now]) if row.key in seen else now
-    return seen
+        known_image = parent.images.get(row.key)
+        if known_image and not row.reason:
+            same_size = known_image.num_bytes in (None, row.num_bytes) or is_url(row.uri)
+            same_file = same_size and not _has_other_content(row, known_image, options)
+            same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known_image)
+            same_features = row.features == known_image.features
+            comparison = Comparison(
+                same_file, row.number, same_label, _is_in(row, parent.split(known_image), options), same_features
+            )
+            comparisons[row.key] = (
+                merge_comparisons([comparisons[row.key], comparison]) if row.key in comparisons else comparison
+            )
+    return comparisons
 
 
 def _is_in(row: Row, split: str, options: ConvertOptions) -> bool:
@@ -249,39 +256,41 @@ def _is_in(row: Row, split: str, options: ConvertOptions) -> bool:
     return split == choose_split(row, options)
 
 
-def merge_seen(values: Iterable[Seen]) -> Seen:
+def merge_comparisons(comparisons: Iterable[Comparison]) -> Comparison:
     """Returns what is seen of an image in several of its inputs: a member of an archive may be there several times."""
-    every = list(values)
-    return min(every, key=lambda seen: seen.number)._replace(same_file=any(seen.same_file for seen in every))
+    every = list(comparisons)
+    return min(every, key=lambda comparison: comparison.number)._replace(
+        same_file=any(comparison.same_file for comparison in every)
+    )
 
 
-def _has_other_content(row: Row, known: _Known, options: ConvertOptions) -> bool:
+def _has_other_content(row: Row, known_image: _KnownImage, options: ConvertOptions) -> bool:
     """Returns whether a file was written after its image was stored, and would be stored as other bytes now."""
     row, parent = locate(row, options), _read_parent(options.output, options.parent)
     if is_url(row.uri) or storage.byte_range(row.uri):
         return False
-    if storage.written_at(row.uri, row.version, or_copied=True) < parent.written_at(known.shard):
+    if storage.written_at(row.uri, row.version, or_copied=True) < parent.written_at(known_image.shard):
         return False
     ((_, image),) = map_images([row], lambda _, data: check_image(data, options.images, with_statistics=False), 1)
     if isinstance(image, Rejected):
         return True
-    return hashlib.sha256(image.encoded).hexdigest() != parent.digests(known.shard)[row.key]
+    return hashlib.sha256(image.encoded).hexdigest() != parent.digests(known_image.shard)[row.key]
 
 
-def find_changes(seen: Mapping[str, Seen], options: ConvertOptions) -> Changes:
+def find_changes(comparisons: Mapping[str, Comparison], options: ConvertOptions) -> Changes:
     """Returns what has changed about the inputs of the images that the dataset has, given what is seen of them all.
 
     Raises:
       ValueError: With options.prune, if nothing of the dataset would be left.
     """
     changes = Changes(
-        frozenset(known_images(options).keys() - seen.keys()),
-        frozenset(key for key, now in seen.items() if not now.same_file),
-        frozenset(key for key, now in seen.items() if not now.same_label),
-        frozenset(key for key, now in seen.items() if not now.same_split),
-        frozenset(key for key, now in seen.items() if not now.same_features),
+        frozenset(known_images(options).keys() - comparisons.keys()),
+        frozenset(key for key, comparison in comparisons.items() if not comparison.same_file),
+        frozenset(key for key, comparison in comparisons.items() if not comparison.same_label),
+        frozenset(key for key, comparison in comparisons.items() if not comparison.same_split),
+        frozenset(key for key, comparison in comparisons.items() if not comparison.same_features),
     )
-    if options.prune and not len(changes.gone) + len(changes.replaced) < len(known_images(options)):
+    if options.prune and not len(changes.removed) + len(changes.replaced) < len(known_images(options)):
         raise ValueError(
             f"no image of {options.output!r} is an input as it was, so --prune would leave out all of them; correct "
             "the input, or convert it into another output"
@@ -291,34 +300,34 @@ def find_changes(seen: Mapping[str, Seen], options: ConvertOptions) -> Changes:
 
 def new_rows(rows: list[Row], changes: Changes, options: ConvertOptions) -> list[Row]:
     """Returns the inputs that are to be added to the dataset that is extended."""
-    known, replaced = known_images(options), changes.replaced if options.prune else ()
-    return [row for row in rows if row.key not in known or (row.key in replaced and not row.reason)]
+    images, replaced = known_images(options), changes.replaced if options.prune else ()
+    return [row for row in rows if row.key not in images or (row.key in replaced and not row.reason)]
 
 
 def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> Layout:
     """Returns the layout with remarks on images that have changed or are gone, and with --prune, what is left out."""
     remarks = list(layout.remarks)
     where = "left out" if options.prune else "they stay in it, and --extend --prune leaves them out"
-    if changes.gone:
+    if changes.removed:
         remarks.append(
-            f"images of {options.output!r} that are not among the inputs any more: {_some(changes.gone)}; {where}"
+            f"images of {options.output!r} that are not among the inputs any more: {_some(changes.removed)}; {where}"
         )
     where = "replaced" if options.prune else "the dataset keeps them as they were, and --extend --prune replaces them"
-    for keys, what in (
+    for keys, change in (
         (changes.changed, "whose files have changed"),
         (changes.relabelled, "whose inputs have another label now"),
         (changes.moved, "whose inputs are of another split now"),
         (changes.described, "whose inputs have other features now"),
     ):
         if keys:
-            remarks.append(f"images of {options.output!r} {what}: {_some(keys)}; {where}")
-    pruned = tuple(sorted(changes.gone | changes.replaced)) if options.prune else ()
+            remarks.append(f"images of {options.output!r} {change}: {_some(keys)}; {where}")
+    pruned = tuple(sorted(changes.removed | changes.replaced)) if options.prune else ()
     if pruned:
         remarks.append(
             f"the files of earlier versions stay in {options.output!r}: a pattern such as 'train-*' matches older "
             "shards too, with what is left out now; read the shards that manifest.json names"
         )
-    num_outdated = 0 if options.prune else len(changes.gone | changes.replaced)
+    num_outdated = 0 if options.prune else len(changes.removed | changes.replaced)
     return layout._replace(remarks=tuple(remarks), pruned_keys=pruned, num_outdated=num_outdated)
 
 
@@ -360,8 +369,8 @@ def names_without(parent: Manifest, keys: frozenset[str]) -> list[str]:
 
 
 def _fingerprint_without(parent: Manifest, keys: frozenset[str]) -> str:
-    what = json.dumps([parent.fingerprint, "without", sorted(keys)])
-    return hashlib.sha256(what.encode()).hexdigest()
+    identity = json.dumps([parent.fingerprint, "without", sorted(keys)])
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _names_of(name: str, split: Split, fingerprint: str) -> list[str]:
@@ -379,9 +388,9 @@ class _Rest(NamedTuple):
 
 
 def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -> _Rest:
-    here = keys.intersection(_columns(parent, shard, ["key"])["key"].to_pylist())
+    removed = keys.intersection(_columns(parent, shard, ["key"])["key"].to_pylist())
     rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
-    remaining = [row for row in rows if row.key not in here]
+    remaining = [row for row in rows if row.key not in removed]
     rejections = [
         Rejection(
             row.key,
@@ -390,10 +399,10 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
             "it is not an input any more, or its file, label, split or features have changed",
         )
         for row in rows
-        if row.key in here
+        if row.key in removed
     ]
-    if here:
-        shard, remaining = _write_rest(parent, shard, rows, here, new_name)
+    if removed:
+        shard, remaining = _write_rest(parent, shard, rows, removed, new_name)
     return _Rest(
         shard if remaining else None,
         [row.label for row in remaining],
@@ -452,10 +461,10 @@ def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None
     )
 
 
-def classes_of(found: set[str], options: ConvertOptions) -> tuple[str, ...]:
+def classes_of(class_names: set[str], options: ConvertOptions) -> tuple[str, ...]:
     """Returns the classes in label order: first the classes of the dataset that is extended, then new ones, sorted."""
     before = parent_of(options).classes if options.parent else ()
-    return (*before, *in_class_order(found - set(before)))
+    return (*before, *in_class_order(class_names - set(before)))
 
 
 def merged(parent: Manifest, new: Manifest) -> Manifest:

@@ -29,8 +29,8 @@ def flags_of(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
         elif name == "validation":
             yield "--validation", _percent(value)
         elif isinstance(value, list):
-            shown = ", ".join(map(repr, value[:3])) + ", …" * (len(value) > 3)
-            yield f"--{name}", f"a list of {len(value)} ({shown})" if value else "not given"
+            excerpt = ", ".join(map(repr, value[:3])) + ", …" * (len(value) > 3)
+            yield f"--{name}", f"a list of {len(value)} ({excerpt})" if value else "not given"
         else:
             yield f"--{_NAMES.get(name, name)}", _size(value) if name in _NAMES else f"{value}"
 

@@ -76,13 +76,13 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
         message = f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}"
         has_layout = not {"no_label", "no_class", "other_file"}.intersection(plan.num_rejected)
         raise ValueError(message if has_layout else f"{message}; {_closest_layouts(options)}")
-    known = len(extension.known_images(options)) if options.parent else 0
-    check_budget(options, known + plan.num_inputs, plan.num_rejected, plan.examples)
+    num_known = len(extension.known_images(options)) if options.parent else 0
+    check_budget(options, num_known + plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named and not options.stratify:
-        named = ", ".join(map(repr, plan.totals))
-        given = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
+        names = ", ".join(map(repr, plan.totals))
+        shares = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
         raise ValueError(
-            f"every input of {where} already specifies its split ({named}), so --splits={given} would have no effect; "
+            f"every input of {where} already specifies its split ({names}), so --splits={shares} would have no effect; "
             "leave it out, or specify the folders as inputs of one split"
         )
     if options.groups_by_key and not options.parent and plan.num_ungrouped == sum(plan.num_images.values()):
@@ -130,7 +130,7 @@ def existing(options: ConvertOptions, plan: Plan, output: Output) -> Output:
     manifest, unfinished = output.manifest, output.unfinished()
     if not manifest and not unfinished:
         _check_leftover(options, plan, output)
-    others = unfinished - {WorkingFolder.of(options.output, plan)}
+    others = unfinished - {WorkingFolder.for_plan(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
     shard_names = [other.shard_names() for other in others]
@@ -153,7 +153,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan, output: Output) -> None
     Such shards are left when the output was removed during a conversion, and its workers wrote shards after that. They
     are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
     """
-    folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
+    folder, planned = WorkingFolder.for_plan(options.output, plan), set(_names(plan))
     present = sorted(output.others())
     shard_by_path = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
     for path in present:
@@ -184,7 +184,7 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
         is_moved = _paths(manifest.sources) != [source.path for source in options.sources]
         grown = (
             "add what is new with --extend, with --extend --prune also apply changed labels, splits and files, "
-            if why.startswith(_OF_INPUTS) and not is_moved and not is_rewritten
+            if why.startswith(_INPUT_DIFFERENCE) and not is_moved and not is_rewritten
             else ""
         )
         raise ValueError(
@@ -192,16 +192,16 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
             "--overwrite"
         )
     for other in sorted(others, key=lambda other: other.name):
-        other_plan, known = other.read_plan(), other.read_conversion()
+        other_plan, conversion = other.read_plan(), other.read_conversion()
         description = _Described(
-            known.options if known else None, known.sources if known else [], other_plan.num_inputs
+            conversion.options if conversion else None, conversion.sources if conversion else [], other_plan.num_inputs
         )
         why = difference(options, plan, description)
         # The command that began it would be refused too if the files of its sources have changed since.
-        changed = why.startswith(_OF_INPUTS) and _paths(description.sources) == [
+        changed = why.startswith(_INPUT_DIFFERENCE) and _paths(description.sources) == [
             source.path for source in options.sources
         ]
-        go_on = "" if changed else f"{_go_on(known)}, "
+        go_on = "" if changed else f"{_go_on(conversion)}, "
         raise ValueError(
             f"output {options.output!r} holds an unfinished conversion of other inputs or options: {why}; {go_on}"
             "choose another output, or replace it with --overwrite"
@@ -211,9 +211,9 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
 def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> None:
     """Checks that every file belongs to the plan, the manifest or `shard_names`, and that a dataset is complete."""
     present, manifest = output.others(), output.manifest
-    here = every_shard(manifest) if manifest else []
+    shards = every_shard(manifest) if manifest else []
     own_files = files_of(manifest) if manifest else set()
-    names = [*WorkingFolder.of(output.path, plan).shard_names_of(plan), *here, *itertools.chain(*shard_names)]
+    names = [*WorkingFolder.for_plan(output.path, plan).shard_names_of(plan), *shards, *itertools.chain(*shard_names)]
     if manifest and plan.left_out:  # perhaps written before a commit was interrupted
         names += extension.names_without(manifest, frozenset(plan.left_out))
     _refuse_foreign(output.path, present - own_files - dataset_files(names) - optional_files(names))
@@ -245,19 +245,18 @@ def described(manifest: Manifest) -> _Described:
     return _Described(manifest.options, manifest.sources, manifest.num_inputs)
 
 
-_OF_INPUTS = "it was made from"
+_INPUT_DIFFERENCE = "it was made from"
 
 
 def difference(options: ConvertOptions, plan: Plan, description: _Described) -> str:
     """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
-    wanted, earlier = dict(flags_of(options.shaping())), dict(flags_of(description.options or {}))
+    flags, earlier = dict(flags_of(options.shaping())), dict(flags_of(description.options or {}))
     defaults = dict(flags_of(ConvertOptions(options.sources, options.output).shaping()))
     if description.options is not None:
-        names = [name for name in wanted | earlier if earlier.get(name) != wanted.get(name)]
+        names = [name for name in flags | earlier if earlier.get(name) != flags.get(name)]
         differences = [
-            f"its {name} is {earlier.get(name, 'unknown')}, not {wanted.get(name, 'known')}"
-            + " (the default)"
-            * (wanted.get(name) not in (None, "not given") and wanted.get(name) == defaults.get(name))
+            f"its {name} is {earlier.get(name, 'unknown')}, not {flags.get(name, 'known')}"
+            + " (the default)" * (flags.get(name) not in (None, "not given") and flags.get(name) == defaults.get(name))
             for name in names
         ]
         if differences:
@@ -265,22 +264,22 @@ def difference(options: ConvertOptions, plan: Plan, description: _Described) -> 
     where = [source.path for source in options.sources]
     earlier_paths = _paths(description.sources)
     moved = f" of {', '.join(map(repr, earlier_paths))}" if earlier_paths and earlier_paths != where else ""
-    made_of = f"{_OF_INPUTS} {description.num_inputs} inputs{moved}"
+    origin = f"{_INPUT_DIFFERENCE} {description.num_inputs} inputs{moved}"
     if description.num_inputs == plan.num_inputs:
-        return f"{made_of}, and now some have other names, sizes, labels or features"
-    return f"{made_of}, and now there are {plan.num_inputs}"
+        return f"{origin}, and now some have other names, sizes, labels or features"
+    return f"{origin}, and now there are {plan.num_inputs}"
 
 
 def _paths(sources: list[dict[str, str]]) -> list[str]:
     return [source.get("path", "") for source in sources]
 
 
-def _go_on(known: working_folder.Conversion | None) -> str:
+def _go_on(conversion: working_folder.Conversion | None) -> str:
     """Returns advice on how to continue an unfinished conversion."""
-    if not known or not known.command:
+    if not conversion or not conversion.command:
         return "rerun its command to resume it"
-    where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
-    return f"resume it with: jpeg2tpu {shlex.join(known.command)}{where}"
+    where = "" if conversion.folder == os.getcwd() else f", in {conversion.folder!r}"
+    return f"resume it with: jpeg2tpu {shlex.join(conversion.command)}{where}"
 
 
 def remove_replaced(output: str) -> None:
@@ -316,5 +315,5 @@ def _shards(manifest: Manifest) -> list[str]:
 
 def _some(paths: Collection[str]) -> str:
     """Returns a text with the first five paths, and the number of the others."""
-    shown = ", ".join(map(repr, sorted(paths)[:5]))
-    return f"{shown} and {len(paths) - 5} more" if len(paths) > 5 else shown
+    text = ", ".join(map(repr, sorted(paths)[:5]))
+    return f"{text} and {len(paths) - 5} more" if len(paths) > 5 else text

@@ -95,9 +95,9 @@ def with_positions(batch: Batch, seed: int) -> Batch:
 
 def row_splits(batch: Batch, options: ConvertOptions) -> list[str]:
     """Returns the split of each row as choose_split() does."""
-    named = batch.column("split")
-    if all(named):
-        return list(named)
+    splits = batch.column("split")
+    if all(splits):
+        return list(splits)
     hashed = batch.column("key")
     if not batch.is_all("group", ""):
         hashed = [group or key for group, key in batch.zipped("group", "key")]
@@ -105,10 +105,10 @@ def row_splits(batch: Batch, options: ConvertOptions) -> list[str]:
     names = [name for name, _ in options.splits]
     ends = list(itertools.accumulate(share for _, share in options.splits))
     numbers = np.minimum(np.searchsorted(ends, points, side="right"), len(names) - 1)
-    chosen = [names[number] for number in numbers.tolist()]
+    assigned = [names[number] for number in numbers.tolist()]
     if batch.is_all("split", ""):
-        return chosen
-    return [split or other for split, other in zip(named, chosen, strict=True)]
+        return assigned
+    return [split or other for split, other in zip(splits, assigned, strict=True)]
 
 
 def _first_words(prefix: str, texts: Sequence[str]) -> npt.NDArray[np.uint64]:

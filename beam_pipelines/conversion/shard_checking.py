@@ -30,7 +30,7 @@ from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shar
 from tpu_input.stored_images.check import Rejected, check_image
 
 # Columns of an index about the source, which the records do not have.
-_OF_SOURCE: dict[str, Any] = dict.fromkeys(("source_bytes", "source_height", "source_width"))
+_SOURCE_COLUMNS: dict[str, Any] = dict.fromkeys(("source_bytes", "source_height", "source_width"))
 # Options of the conversion may have kept color profiles, and images above the default of max_pixels.
 _AS_STORED = ImageOptions(max_pixels=PILLOW_MAX_PIXELS, color_profiles="ignore")
 
@@ -86,12 +86,12 @@ def lengths_digest(lengths: Positions) -> str:
 
 def keys_with(manifest: Manifest, shard: Shard, hashes: Iterable[int]) -> list[str]:
     """Returns the keys of the readable records of a shard that have one of these hashes, in the order of the shard."""
-    wanted, keys_here = set(hashes), list[str]()
+    hash_set, matches = set(hashes), list[str]()
     with contextlib.suppress(FileNotFoundError, ValueError):
         for _, payload in _payloads(manifest, shard):
             key = decode(payload, manifest.first_label).key
-            keys_here += [key] if int(hash_keys([key])[0]) in wanted else []
-    return keys_here
+            matches += [key] if int(hash_keys([key])[0]) in hash_set else []
+    return matches
 
 
 def _payloads(manifest: Manifest, shard: Shard) -> Iterator[tuple[int, bytes]]:
@@ -136,20 +136,20 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
     )
     if problem := _feature_problem(manifest, record):
         return row, f"record {record.key!r} {problem}"
-    named = f"record {record.key!r}"
+    subject = f"record {record.key!r}"
     kind = manifest.label_kind
     if not kind.fits(record.label):
         record_kind = stored_kind(record.label)
-        return row, f"{named} has {record_kind.phrase.removesuffix(' each')}, but the manifest says {kind.phrase}"
+        return row, f"{subject} has {record_kind.phrase.removesuffix(' each')}, but the manifest says {kind.phrase}"
     labels = kind.indices(record.label)
     if not kind.are_classes(record.label, len(manifest.classes)):
-        return row, f"{named} has label {record.label}, but there are {len(manifest.classes)} classes"
+        return row, f"{subject} has label {record.label}, but there are {len(manifest.classes)} classes"
     class_name = kind.class_name([manifest.classes[label] for label in labels])
     if record.class_name != class_name or list(labels) != sorted(set(labels)):
-        return row, f"{named} has the class name {record.class_name!r}, which contradicts its label {record.label}"
+        return row, f"{subject} has the class name {record.class_name!r}, which contradicts its label {record.label}"
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
-        return row, f"the image of {named} does not match its SHA-256"
-    return row, _check_decoded(record, named, is_lossless(manifest)) if decode_image else ""
+        return row, f"the image of {subject} does not match its SHA-256"
+    return row, _check_decoded(record, subject, is_lossless(manifest)) if decode_image else ""
 
 
 def _feature_problem(manifest: Manifest, record: Record) -> str:
@@ -170,13 +170,13 @@ def is_lossless(manifest: Manifest) -> bool:
     return isinstance(images, dict) and images.get("lossless") is True
 
 
-def _check_decoded(record: Record, named: str, lossless: bool) -> str:
+def _check_decoded(record: Record, subject: str, lossless: bool) -> str:
     try:
         image = check_image(record.encoded, dataclasses.replace(_AS_STORED, lossless=lossless))
     except Rejected as rejected:
-        return f"the image of {named} is rejected as {rejected.reason}: {rejected.detail}"
+        return f"the image of {subject} is rejected as {rejected.reason}: {rejected.detail}"
     if image.fixed or (image.height, image.width) != (record.height, record.width):
-        return f"the image of {named} differs from its description in the record"
+        return f"the image of {subject} differs from its description in the record"
     return ""
 
 
@@ -191,6 +191,6 @@ def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list
     if any(row.uri is None for row in index):
         return ["its index has no column uri, which contains the URIs of the source images"]
     # Records have neither URI nor size of the source, nor dhash, so these are not compared.
-    if [row._replace(uri="", dhash=0, **_OF_SOURCE) for row in index] != rows:
+    if [row._replace(uri="", dhash=0, **_SOURCE_COLUMNS) for row in index] != rows:
         return ["its index does not match its records"]
     return []

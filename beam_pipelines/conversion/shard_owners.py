@@ -50,14 +50,14 @@ def write_on_this_machine(
     # The workers of one owner share the limits of URLs.
     num_owners = min(num_workers // WORKERS_PER_OWNER, len(shards)) if is_much and not reads_urls else 1
     if num_owners < 2:
-        more = {"units_each": MANY_IN_FLIGHT} if reads_urls else {}
-        with local_executor(num_workers, is_much, UnitWriter.__module__, **more) as executor:
+        limits = {"units_per_worker": MANY_IN_FLIGHT} if reads_urls else {}
+        with local_executor(num_workers, is_much, UnitWriter.__module__, **limits) as executor:
             write_shards(shards, folder, options, executor)
         return
     owner = Owner(folder, options, -(-num_workers // num_owners))
     with Processes(num_owners, [UnitWriter.__module__]) as owners:
-        for written in owners.map_units(owner, shards):
-            phases.advance_writing(*written)
+        for counts in owners.map_units(owner, shards):
+            phases.advance_writing(*counts)
 
 
 class WrittenShard(NamedTuple):
@@ -85,8 +85,8 @@ class Owner:
     def begin(self, shard: str) -> Future[WrittenShard]:
         return self._threads.submit(self._write, shard)
 
-    def __call__(self, begun: Future[WrittenShard]) -> WrittenShard:
-        return begun.result()
+    def __call__(self, future: Future[WrittenShard]) -> WrittenShard:
+        return future.result()
 
     # These end with the owner's process.
     @functools.cached_property

@@ -38,7 +38,7 @@ from tpu_input.dataset_format.index import IndexWriter
 
 Progress = Callable[[int, int, int], None]
 _LEAST_ROWS = 16  # of a unit: with fewer, dividing the work takes as long as doing it
-_UNITS_EACH = 8  # that each worker should get at least, so that none of them is left with much at the end
+_UNITS_PER_WORKER = 8  # that each worker should get at least, so that none of them is left with much at the end
 
 
 class Unwanted(Exception):
@@ -84,12 +84,12 @@ def write_shard(
         files: _Files | None = None
         writer = UnitWriter(options, classes, num_images, executor.num_processes)
         written_units = executor.map_units(writer, units, lambda unit: unit.num_bytes)
-        for written in stack.enter_context(contextlib.closing(written_units)):
-            if written.receipt.num_examples:
+        for written_unit in stack.enter_context(contextlib.closing(written_units)):
+            if written_unit.receipt.num_examples:
                 files = files or _Files(stack, options, classes, data_path, index_path)
-                files.add(written, receipt.num_bytes)
-            receipt.extend(written.receipt)
-            progress(written.num_inputs, written.receipt.num_bytes, len(written.receipt.rejected))
+                files.add(written_unit, receipt.num_bytes)
+            receipt.extend(written_unit.receipt)
+            progress(written_unit.num_inputs, written_unit.receipt.num_bytes, len(written_unit.receipt.rejected))
         if files:
             files.end(receipt)
         if not is_wanted():
@@ -187,7 +187,7 @@ def write_planned(
 
 def _rows_per_unit(num_rows: int, num_workers: int) -> int:
     """Returns a size of units such that each worker gets several, but not so many that dividing them takes time."""
-    return min(max(num_rows // (_UNITS_EACH * num_workers), _LEAST_ROWS), row_lines.MOST_ROWS)
+    return min(max(num_rows // (_UNITS_PER_WORKER * num_workers), _LEAST_ROWS), row_lines.MOST_ROWS)
 
 
 def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptions, executor: Executor) -> None:
@@ -197,13 +197,13 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
       OSError: A worker process was killed.
     """
     with ThreadPoolExecutor(_num_writers(options.output, executor.num_workers)) as threads:
-        written = list[Future[None]]()
+        futures = list[Future[None]]()
         try:
             for shard in shards:
-                written.append(threads.submit(_write, shard, folder, options, executor))
-            _wait(written)
+                futures.append(threads.submit(_write, shard, folder, options, executor))
+            _wait(futures)
         except BaseException:
-            for future in written:
+            for future in futures:
                 future.cancel()
             executor.close()  # the threads end with CancelledError, and remove what they have begun
             raise
@@ -220,7 +220,7 @@ def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, executor:
     write_planned(shard, folder, options, executor, phases.advance_writing)  # the receipt is not kept in memory
 
 
-def _wait(written: list[Future[None]]) -> None:
+def _wait(futures: list[Future[None]]) -> None:
     """Waits until all shards are written; raises the first error of one of them at once."""
-    for future in concurrent.futures.as_completed(written):
+    for future in concurrent.futures.as_completed(futures):
         future.result()

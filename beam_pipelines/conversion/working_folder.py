@@ -64,9 +64,9 @@ _Read = TypeVar("_Read")
 
 def is_working_file(path: str) -> bool:
     """Returns whether a path, within .jpeg2tpu, has a name that a conversion or a repair uses."""
-    whole = _PART.sub("", path)
-    folder, _, name = whole.rpartition("/")
-    if whole != path and not folder:
+    final_path = _PART.sub("", path)
+    folder, _, name = final_path.rpartition("/")
+    if final_path != path and not folder:
         is_renamed_later = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
         return is_renamed_later or _is_on_top(name)
     if not folder:
@@ -107,7 +107,7 @@ class WorkingFolder:
     name: str
 
     @classmethod
-    def of(cls, output: str, plan: Plan) -> WorkingFolder:
+    def for_plan(cls, output: str, plan: Plan) -> WorkingFolder:
         """Returns the working folder of a plan."""
         return cls(output, plan.fingerprint[:16])
 
@@ -155,8 +155,8 @@ class WorkingFolder:
 
     def shard_names_of(self, plan: Plan) -> list[str]:
         """Returns the names as shard_names() does, of a plan that is not stored yet."""
-        plain = [name for names in plan.shards.values() for name in names]
-        return [*plain, *(in_edition(name, self.name[:8]) for name in plain)]
+        bare_names = [name for names in plan.shards.values() for name in names]
+        return [*bare_names, *(in_edition(name, self.name[:8]) for name in bare_names)]
 
     def write_rows(self, shard: str, batches: Iterable[Batch]) -> None:
         """Writes the inputs of a shard, which have URIs."""
@@ -201,14 +201,14 @@ class WorkingFolder:
         output = output or Output(self.output)
         present, edition = output.files, edition_beside(output.manifest, self.name)
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
-        begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in present]
-        written = {
+        candidates = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in present]
+        complete = {
             receipt.name
-            for receipt in self.read_receipts(begun)
+            for receipt in self.read_receipts(candidates)
             if not any(rejection.reason == "unreadable" for rejection in receipt.rejected)
             and None not in self.places(receipt, edition, present)
         }
-        return [shard for shard in shards if shard not in written]
+        return [shard for shard in shards if shard not in complete]
 
     def places(
         self, receipt: Receipt, edition: str, present: dict[str, tuple[int, str]]
@@ -359,7 +359,7 @@ class Conversion:
 def _read_plan(folder: WorkingFolder) -> Plan:
     def read(content: bytes) -> Plan:
         plan = Plan.from_json(content)
-        if WorkingFolder.of(folder.output, plan) != folder:
+        if WorkingFolder.for_plan(folder.output, plan) != folder:
             raise ValueError(f"it is the plan of another conversion, {plan.fingerprint[:16]}")
         return plan
 
@@ -447,15 +447,15 @@ def working_files(output: str) -> list[str]:
 def remove_chosen(output: str, is_chosen: Callable[[str], bool]) -> None:
     """Removes the chosen working files, and the folders that become empty."""
     root = f"{output}/{WORK_NAME}"
-    chosen = list(filter(is_chosen, working_files(output)))
-    storage.delete([f"{root}/{path}" for path in chosen])
-    folders = {path.rpartition("/")[0] for path in chosen}
+    paths = list(filter(is_chosen, working_files(output)))
+    storage.delete([f"{root}/{path}" for path in paths])
+    folders = {path.rpartition("/")[0] for path in paths}
     storage.delete_empty([f"{root}/{folder}" for folder in sorted(folders - {""}, reverse=True)])
     storage.delete_empty([root])
 
 
 def tidy(output: str, keep: set[WorkingFolder]) -> None:
     """Removes what a refused conversion leaves: working files outside `keep`, and folders that become empty."""
-    kept_names = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
-    remove_chosen(output, lambda path: path.split("/")[0] not in kept_names)
+    protected = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
+    remove_chosen(output, lambda path: path.split("/")[0] not in protected)
     storage.delete_empty([output])

@@ -86,7 +86,7 @@ def histogram(counts: Ints, bounds: Ints | None = None) -> list[Bin]:
 
 
 def named_histogram(
-    title: str, axis: str, counts: Ints, bounds: Ints, text_of: Callable[[int], str] = "{:,}".format
+    title: str, axis: str, counts: Ints, bounds: Ints, format_value: Callable[[int], str] = "{:,}".format
 ) -> Histogram:
     """Returns a histogram with its axes.
 
@@ -95,22 +95,24 @@ def named_histogram(
       axis: Name and unit of the values.
       counts: How often each of the values 0, 1, 2, … occurs.
       bounds: From edges(), so that several histograms have the same axis.
-      text_of: Text of a value on the axis.
+      format_value: Returns the text of a value on the axis.
     """
     bins = histogram(counts, bounds)
     if not bins:
         return Histogram(title, axis, [], [], [], f"no {title}")
     # Fewer ticks where their texts are long: "14.6 KB".
-    parts = 2 if max(len(text_of(int(bound))) for bound in bounds) > 6 else 4
+    parts = 2 if max(len(format_value(int(bound))) for bound in bounds) > 6 else 4
     if bounds[-1] - bounds[0] > len(bins):
-        chosen = sorted({len(bins) * index // parts for index in range(parts + 1)})
-        ticks = [(round(100 * at / len(bins), 2), text_of(int(bounds[at]))) for at in chosen]
+        indices = sorted({len(bins) * index // parts for index in range(parts + 1)})
+        ticks = [(round(100 * index / len(bins), 2), format_value(int(bounds[index]))) for index in indices]
     else:  # a value for each bar: the number is below its middle
-        chosen = sorted({(len(bins) - 1) * index // parts for index in range(parts + 1)})
-        ticks = [(round(100 * (at + 0.5) / len(bins), 2), text_of(bins[at].low)) for at in chosen]
-    most = max(each.total for each in bins)
+        indices = sorted({(len(bins) - 1) * index // parts for index in range(parts + 1)})
+        ticks = [(round(100 * (index + 0.5) / len(bins), 2), format_value(bins[index].low)) for index in indices]
+    most = max(bar.total for bar in bins)
     levels = [(100.0, most), *([(percent(most // 2, most), most // 2)] if most > 1 else []), (0.0, 0)]
-    low, middle, high = (text_of(quantile(counts, share)) for share in (0.05, 0.5, 0.95)) if most else ("0", "0", "0")
+    low, middle, high = (
+        (format_value(quantile(counts, share)) for share in (0.05, 0.5, 0.95)) if most else ("0", "0", "0")
+    )
     text = f"{int(counts.sum()):,} {title} by {axis}: 5 % are at most {low}, half at most {middle}, 95 % at most {high}"
     return Histogram(title, axis, bins, ticks, levels, text)
 
@@ -136,12 +138,12 @@ def curve(counts: Iterable[int], points: int = 200) -> str:
     ordered = np.sort(np.fromiter(counts, np.int64))[::-1]
     if not len(ordered):
         return ""
-    at = np.unique(np.linspace(0, len(ordered) - 1, points).astype(int))
-    x, y = at * 100 / max(len(ordered) - 1, 1), 100 - ordered[at] * 100 / max(ordered[0], 1)
+    ranks = np.unique(np.linspace(0, len(ordered) - 1, points).astype(int))
+    x, y = ranks * 100 / max(len(ordered) - 1, 1), 100 - ordered[ranks] * 100 / max(ordered[0], 1)
     line = " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(x, y, strict=True))
     return f"0,100 {line} 100,100"
 
 
-def percent(part: float, whole: float) -> float:
-    """Returns `part` in percent of `whole`, rounded to two decimals; 0 if `whole` is 0."""
-    return round(100 * part / whole, 2) if whole else 0.0
+def percent(part: float, total: float) -> float:
+    """Returns `part` in percent of `total`, rounded to two decimals; 0 if `total` is 0."""
+    return round(100 * part / total, 2) if total else 0.0

@@ -83,7 +83,7 @@ def read_examples(
 
     def picture(number: int) -> Example:
         shrink = functools.partial(thumbnail, side=LARGE_SIDE if number in large else SIDE)
-        return examples[number]._replace(thumbnail=_of_image(manifest, shrink, examples[number]))
+        return examples[number]._replace(thumbnail=_read_image(manifest, shrink, examples[number]))
 
     return dict(zip(examples, map_in_threads(picture, examples, READS_IN_FLIGHT), strict=True))
 
@@ -95,21 +95,21 @@ def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -
       ValueError: An index cannot be read.
     """
     examples = _listed(manifest, columns, numbers)
-    read = functools.partial(_of_image, manifest, grey_sample)
+    read = functools.partial(_read_image, manifest, grey_sample)
     samples = map_in_threads(read, examples.values(), READS_IN_FLIGHT)
     return {number: sample for number, sample in zip(examples, samples, strict=True) if sample is not None}
 
 
 def _listed(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, Example]:
     """Returns {number: record} as the indexes have it, in ascending order."""
-    wanted = sorted(set(numbers))
-    by_shard = [(int(shard), list(group)) for shard, group in itertools.groupby(wanted, columns.shard_of)]
+    ordered = sorted(set(numbers))
+    by_shard = [(int(shard), list(group)) for shard, group in itertools.groupby(ordered, columns.shard_of)]
     listed = map_in_threads(functools.partial(_examples_of_shard, manifest, columns), by_shard, READS_IN_FLIGHT)
-    return dict(zip(wanted, itertools.chain.from_iterable(listed), strict=True))
+    return dict(zip(ordered, itertools.chain.from_iterable(listed), strict=True))
 
 
-def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, list[int]]) -> list[Example]:
-    position, numbers = wanted
+def _examples_of_shard(manifest: Manifest, columns: Columns, shard_numbers: tuple[int, list[int]]) -> list[Example]:
+    position, numbers = shard_numbers
     shard, split = columns.shards[position], list(manifest.splits)[columns.splits[position]]
     table = read_rows(manifest.path, shard, _NAMES, nullable=["uri"])
     _check_places(manifest, shard, table)
@@ -132,7 +132,7 @@ def _rows(table: pa.Table, shard: Shard, split: str, manifest: Manifest) -> Iter
         yield Example._make([*row[:-1], row[-1] or "", shard.name, split, names or "no class", None])
 
 
-def _of_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:
+def _read_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:
     """Returns function(file of a record's image), or None if the record is damaged; `verify` reports damage."""
     path = storage.slice_uri(f"{manifest.path}/{example.shard}", example.offset, example.length)
     try:

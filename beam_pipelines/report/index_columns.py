@@ -59,14 +59,14 @@ class Columns:
     sizes: Ints
     shapes: tuple[int, int, int]
 
-    def of_class(self, label: int) -> Ints:
+    def class_records(self, label: int) -> Ints:
         """Returns the numbers of the records of a class."""
-        chosen = [number for number, labels in enumerate(self.sets) if label in labels]
-        return np.flatnonzero(np.isin(self.labels, chosen))
+        positions = [number for number, labels in enumerate(self.sets) if label in labels]
+        return np.flatnonzero(np.isin(self.labels, positions))
 
     def names(self, label: int, manifest: Manifest) -> str:
         """Returns the names of the classes of a value in `labels`."""
-        return ", ".join(manifest.classes[each] for each in self.sets[label]) or "no class"
+        return ", ".join(manifest.classes[index] for index in self.sets[label]) or "no class"
 
     def shard_of(self, numbers: npt.ArrayLike) -> Ints:
         """Returns the position of each record's shard."""
@@ -107,9 +107,9 @@ def read_all(manifest: Manifest) -> Columns:
     parts = map_in_threads(functools.partial(_read_part, manifest), shards, 4 * num_cores())
     for start, end, part in zip(starts, starts[1:], parts, strict=False):
         hashes[start:end], contents[start:end] = part.hashes, part.contents
-        labels[start:end] = [sets.setdefault(each, len(sets)) for each in part.labels] if is_set else part.labels
-        for total, each in zip(counts, part.counts, strict=True):
-            total[: len(each)] += each
+        labels[start:end] = [sets.setdefault(classes, len(sets)) for classes in part.labels] if is_set else part.labels
+        for total, part_counts in zip(counts, part.counts, strict=True):
+            total[: len(part_counts)] += part_counts
         shapes += part.shapes
     return Columns(
         shards=tuple(shards),
@@ -138,8 +138,8 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
         raise ValueError(
             f"the index of {shard.name!r} has labels that are not classes of the manifest; {_advice(manifest.path)}"
         )
-    known = table.select(sources).drop_null()
-    source_height, source_width = (column.to_numpy() for column in known.columns)
+    source_sizes = table.select(sources).drop_null()
+    source_height, source_width = (column.to_numpy() for column in source_sizes.columns)
     values = np.minimum(height, width), np.minimum(source_height, source_width), length // SIZE_UNIT
     aspect = width / np.maximum(height, 1)
     shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
@@ -148,7 +148,7 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
         labels=labels,
         hashes=_hashes(table["dhash"], contents),
         contents=contents,
-        counts=[np.bincount(np.clip(each, 0, _LONGEST_SIDE)) for each in values],
+        counts=[np.bincount(np.clip(column, 0, _LONGEST_SIDE)) for column in values],
         shapes=np.bincount(shape, minlength=3),
     )
 
@@ -175,12 +175,12 @@ def _hashes(dhash: pa.ChunkedArray, contents: npt.NDArray[np.uint64]) -> npt.NDA
 def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> npt.NDArray[np.uint64]:
     """Returns the first 64 bits of hex digests."""
     try:
-        found = np.frombuffer(bytes.fromhex("".join(digest[:16] for digest in digests)), ">u8")
+        words = np.frombuffer(bytes.fromhex("".join(digest[:16] for digest in digests)), ">u8")
     except ValueError:
-        found = np.empty(0, ">u8")
-    if len(found) != len(digests):
+        words = np.empty(0, ">u8")
+    if len(words) != len(digests):
         raise ValueError(f"the index of {shard.name!r} has an invalid SHA-256; {_advice(manifest.path)}")
-    return found.astype(np.uint64)
+    return words.astype(np.uint64)
 
 
 def read_rows(dataset: str, shard: Shard, names: list[str], nullable: Collection[str] = ()) -> pa.Table:

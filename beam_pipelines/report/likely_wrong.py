@@ -49,15 +49,15 @@ class WrongLabel(NamedTuple):
       key: Key of the record.
       number: Number of the record; see Columns.
       predicted: Name of the predicted class.
-      of_predicted: Probability of the predicted class.
-      of_label: Probability of the record's label.
+      predicted_probability: Probability of the predicted class.
+      label_probability: Probability of the record's label.
     """
 
     key: str
     number: int
     predicted: str
-    of_predicted: float
-    of_label: float
+    predicted_probability: float
+    label_probability: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +65,15 @@ class LikelyWrong:
     """The labels of a dataset that are likely wrong.
 
     Attributes:
-      found: All of them, the most likely first.
-      shown: (record, example) of the first MAX_SHOWN_LABELS.
+      records: All of them, the most likely first.
+      examples: (record, example) of the first MAX_SHOWN_LABELS.
       num_compared: Records whose label was compared with a prediction.
       num_unknown: Predictions of keys that the dataset does not have.
       num_unknown_classes: Records that have a prediction, but a label that the model does not know.
     """
 
-    found: list[WrongLabel]
-    shown: list[tuple[WrongLabel, Example]]
+    records: list[WrongLabel]
+    examples: list[tuple[WrongLabel, Example]]
     num_compared: int
     num_unknown: int
     num_unknown_classes: int
@@ -82,13 +82,13 @@ class LikelyWrong:
         """Returns the predicted classes as `relabel --labels` takes them."""
         text = io.StringIO()
         text.write("key,label\n")
-        plain, quoted = (
-            csv.writer(text, lineterminator="\n", quoting=each) for each in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+        minimal, quoted = (
+            csv.writer(text, lineterminator="\n", quoting=style) for style in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
         )
-        for each in self.found:
-            row = (csv_cell(each.key), csv_cell(each.predicted))
+        for record in self.records:
+            row = (csv_cell(record.key), csv_cell(record.predicted))
             # relabel strips lines
-            (plain if row == tuple(map(str.strip, row)) else quoted).writerow(row)
+            (minimal if row == tuple(map(str.strip, row)) else quoted).writerow(row)
         return text.getvalue()
 
 
@@ -108,49 +108,62 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
     if manifest.label_kind.is_list:
         raise ValueError(f"--predictions needs a dataset with one label an image, unlike {manifest.path!r}")
     numbers = {key: number for number, key in enumerate(_keys(manifest, columns))}
-    seen = np.zeros(len(numbers), bool)
-    found: list[WrongLabel] = []
+    is_compared = np.zeros(len(numbers), bool)
+    records: list[WrongLabel] = []
     num_unknown = num_unknown_classes = 0
     for path in paths:
-        of_model: npt.NDArray[np.int64] | None = None
+        model_positions: npt.NDArray[np.int64] | None = None
         for classes, keys, probabilities in _read(path, manifest):
-            if of_model is None:
+            if model_positions is None:
                 positions = {name: position for position, name in enumerate(classes)}
-                of_model = np.array([positions.get(name, -1) for name in manifest.classes])
-                common = np.flatnonzero(of_model >= 0)  # the dataset's labels that the model has, too
+                model_positions = np.array([positions.get(name, -1) for name in manifest.classes])
+                common = np.flatnonzero(model_positions >= 0)  # the dataset's labels that the model has, too
                 if not len(common):
                     raise ValueError(f"{path!r} has predictions of other classes than {manifest.path!r}")
             places = np.array([numbers.get(key, -1) for key in keys], np.int64)
-            known = places >= 0
-            num_unknown += int((~known).sum())
-            places, probabilities = places[known], probabilities[known]
-            if seen[places].any() or len(np.unique(places)) < len(places):
+            mask = places >= 0
+            num_unknown += int((~mask).sum())
+            places, probabilities = places[mask], probabilities[mask]
+            if is_compared[places].any() or len(np.unique(places)) < len(places):
                 twice = next(
-                    key for key in keys if (at := numbers.get(key, -1)) >= 0 and (seen[at] or keys.count(key) > 1)
+                    key
+                    for key in keys
+                    if (place := numbers.get(key, -1)) >= 0 and (is_compared[place] or keys.count(key) > 1)
                 )
                 raise ValueError(f"{path!r} has a second prediction of {twice!r}; give one for each record")
-            seen[places] = True
+            is_compared[places] = True
             labels = columns.labels[places]
-            usable = of_model[labels] >= 0
+            usable = model_positions[labels] >= 0
             num_unknown_classes += int((~usable).sum())
             places, labels, probabilities = places[usable], labels[usable], probabilities[usable]
-            of_common = probabilities[:, of_model[common]]
-            predicted = common[of_common.argmax(axis=1)]
-            best, own = of_common.max(axis=1), probabilities[np.arange(len(labels)), of_model[labels]]
-            chosen = np.flatnonzero(best > own)
-            names = [key for key, is_known in zip(keys, known, strict=True) if is_known]
+            common_probabilities = probabilities[:, model_positions[common]]
+            predicted = common[common_probabilities.argmax(axis=1)]
+            best, actual = (
+                common_probabilities.max(axis=1),
+                probabilities[np.arange(len(labels)), model_positions[labels]],
+            )
+            wrong = np.flatnonzero(best > actual)
+            names = [key for key, is_known in zip(keys, mask, strict=True) if is_known]
             names = [name for name, is_usable in zip(names, usable, strict=True) if is_usable]
-            found += [
-                WrongLabel(names[at], int(places[at]), manifest.classes[predicted[at]], float(best[at]), float(own[at]))
-                for at in chosen.tolist()
+            records += [
+                WrongLabel(
+                    names[index],
+                    int(places[index]),
+                    manifest.classes[predicted[index]],
+                    float(best[index]),
+                    float(actual[index]),
+                )
+                for index in wrong.tolist()
             ]
-    if not seen.any():
+    if not is_compared.any():
         raise ValueError(f"{', '.join(map(repr, paths))}: no prediction is of a record of {manifest.path!r}")
-    found.sort(key=lambda each: (each.of_label - each.of_predicted, each.key))
-    first = found[:MAX_SHOWN_LABELS]
-    examples = read_examples(manifest, columns, [each.number for each in first])
-    shown = [(each, examples[each.number]) for each in first]
-    return LikelyWrong(found, shown, int(seen.sum()) - num_unknown_classes, num_unknown, num_unknown_classes)
+    records.sort(key=lambda record: (record.label_probability - record.predicted_probability, record.key))
+    first = records[:MAX_SHOWN_LABELS]
+    examples = read_examples(manifest, columns, [record.number for record in first])
+    first_examples = [(record, examples[record.number]) for record in first]
+    return LikelyWrong(
+        records, first_examples, int(is_compared.sum()) - num_unknown_classes, num_unknown, num_unknown_classes
+    )
 
 
 def _keys(manifest: Manifest, columns: Columns) -> Iterator[str]:
@@ -182,8 +195,8 @@ def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:
     origin = (parquet.schema_arrow.metadata or {}).get(_METADATA_KEY)
     if origin is None:
         return manifest.classes
-    found = json_fields.mapping(json_fields.load(origin), "its origin").get("classes")
-    classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(found, "classes"))
+    names = json_fields.mapping(json_fields.load(origin), "its origin").get("classes")
+    classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(names, "classes"))
     if not classes or len(set(classes)) < len(classes):
         raise ValueError("its classes are not different names")
     return classes
@@ -231,7 +244,7 @@ def _matrix(column: pa.Array, num_classes: int) -> Probabilities:
         or (len(column) and pc.min(pc.list_value_length(column)).as_py() != num_classes)
     ):
         raise ValueError(f"it has a record with other than {num_classes} probabilities, one for each class")
-    found: Probabilities = values.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, num_classes)
-    if not ((found >= 0) & (found <= 1 + _SLACK)).all():  # also NaN
+    matrix: Probabilities = values.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, num_classes)
+    if not ((matrix >= 0) & (matrix <= 1 + _SLACK)).all():  # also NaN
         raise ValueError("its probabilities are not all between 0 and 1")
-    return found
+    return matrix

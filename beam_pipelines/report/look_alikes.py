@@ -127,7 +127,7 @@ class Contents:
         return np.searchsorted(self.firsts, firsts)
 
 
-class _Found(NamedTuple):
+class _RecordGroup(NamedTuple):
     """A group whose images are not read yet: numbers of its records, and positions of its splits and classes."""
 
     records: Rows
@@ -153,16 +153,16 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     pairs = _first_pairs(numbers[near.pairs], near, columns)
     samples = read_samples(manifest, columns, pairs.ravel().tolist())
     pairs = pairs[np.isin(pairs, list(samples)).all(axis=1)]
-    near_sets = [contents.set_of(np.array(each)) for each in near_duplicates.group(_alike(pairs, samples, columns))]
+    near_sets = [contents.set_of(np.array(group)) for group in near_duplicates.group(_alike(pairs, samples, columns))]
     repeated = np.flatnonzero(contents.sizes > 1)
     alone = np.setdiff1d(repeated, np.concatenate([repeated[:0], *near_sets]))
-    near_groups = [_found(sets, contents, columns) for sets in near_sets]
-    first_alone = [_found(sets, contents, columns) for sets in _dangerous_first(alone, contents, columns)]
-    found = sorted([*near_groups, *first_alone], key=_Found.order)
-    shown = found[:MAX_GROUPS]
-    listed = [group for group in found[MAX_GROUPS:] if group.num_identical][:MAX_LISTED]
+    near_groups = [_record_group(sets, contents, columns) for sets in near_sets]
+    first_alone = [_record_group(sets, contents, columns) for sets in _dangerous_first(alone, contents, columns)]
+    groups = sorted([*near_groups, *first_alone], key=_RecordGroup.order)
+    pictured = groups[:MAX_GROUPS]
+    listed = [group for group in groups[MAX_GROUPS:] if group.num_identical][:MAX_LISTED]
     return LookAlikes(
-        groups=_groups(shown, MAX_MEMBERS, manifest, columns),
+        groups=_groups(pictured, MAX_MEMBERS, manifest, columns),
         listed=_groups(listed, MAX_LISTED_MEMBERS, manifest, columns, pictures=False),
         all=_counts(near_groups).plus(_counts_of_sets(alone, contents, columns)),
         identical=_counts_of_sets(repeated, contents, columns),
@@ -212,9 +212,9 @@ def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
         chunk = pairs[start : start + MAX_READ]
         samples = read_samples(manifest, columns, chunk.ravel().tolist())
         readable = np.isin(chunk, list(samples)).all(axis=1)
-        found = set(_alike(chunk[readable], samples, columns))
+        alike_pairs = set(_alike(chunk[readable], samples, columns))
         for (first, second), distance in zip(chunk.tolist(), near.distances[start : start + MAX_READ], strict=True):
-            if (first, second) in found:
+            if (first, second) in alike_pairs:
                 yield Pair(first, second, int(distance), False)
 
 
@@ -235,9 +235,9 @@ def _alike(pairs: Rows, samples: dict[int, npt.NDArray[np.float32]], columns: Co
     """Returns the pairs whose pixels are alike; see near_duplicates.alike()."""
     numbers = np.unique(pairs)
     pixels = np.array([samples[number] for number in numbers.tolist()], np.float32).reshape(-1, SAMPLE_SIDE**2)
-    plain = near_duplicates.is_plain(columns.hashes[pairs.ravel()]).reshape(-1, 2).any(axis=1)
-    kept = pairs[near_duplicates.alike(pixels, np.searchsorted(numbers, pairs), plain)]
-    return [(first, second) for first, second in kept.tolist()]
+    plain_pairs = near_duplicates.is_plain(columns.hashes[pairs.ravel()]).reshape(-1, 2).any(axis=1)
+    alike_pairs = pairs[near_duplicates.alike(pixels, np.searchsorted(numbers, pairs), plain_pairs)]
+    return [(first, second) for first, second in alike_pairs.tolist()]
 
 
 def _danger(sets: Rows, contents: Contents, columns: Columns) -> tuple[Mask, Mask]:
@@ -254,19 +254,19 @@ def _danger(sets: Rows, contents: Contents, columns: Columns) -> tuple[Mask, Mas
 
 def _dangerous_first(sets: Rows, contents: Contents, columns: Columns) -> Rows:
     """Returns the sets that are shown or listed, the dangerous first, each as a group of its own; [sets, 1]."""
-    across, conflicting = (each.astype(int) for each in _danger(sets, contents, columns))
+    across, conflicting = (mask.astype(int) for mask in _danger(sets, contents, columns))
     order = np.lexsort((contents.firsts[sets], -contents.sizes[sets], -across, -(across + conflicting)))
     return np.asarray(sets[order[: MAX_GROUPS + MAX_LISTED]].reshape(-1, 1))
 
 
-def _found(sets: Rows, contents: Contents, columns: Columns) -> _Found:
+def _record_group(sets: Rows, contents: Contents, columns: Columns) -> _RecordGroup:
     records = contents.records(sets)
     sizes = contents.sizes[sets]
     splits, labels = np.unique(columns.split_of(records)), np.unique(columns.labels[records])
-    return _Found(records, splits, labels, int(sizes[sizes > 1].sum()))
+    return _RecordGroup(records, splits, labels, int(sizes[sizes > 1].sum()))
 
 
-def _counts(groups: list[_Found]) -> Counts:
+def _counts(groups: list[_RecordGroup]) -> Counts:
     return Counts(
         groups=len(groups),
         images=sum(len(group.records) for group in groups),
@@ -281,20 +281,20 @@ def _counts_of_sets(sets: Rows, contents: Contents, columns: Columns) -> Counts:
 
 
 def _groups(
-    found: list[_Found], limit: int, manifest: Manifest, columns: Columns, pictures: bool = True
+    groups: list[_RecordGroup], limit: int, manifest: Manifest, columns: Columns, pictures: bool = True
 ) -> list[Group]:
     """Returns the groups with up to `limit` examples of each.
 
     Args:
-      found: The groups.
+      groups: The groups.
       limit: Maximum number of examples per group.
       manifest: Manifest of the dataset.
       columns: Columns of the dataset's indexes.
       pictures: Whether the examples have thumbnails.
     """
-    chosen = [_varied(group.records, columns)[:limit].tolist() for group in found]
-    large = frozenset(number for numbers in chosen for number in numbers[:MAX_LARGE])
-    examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen), pictures, large)
+    numbers_by_group = [_varied(group.records, columns)[:limit].tolist() for group in groups]
+    large = frozenset(number for numbers in numbers_by_group for number in numbers[:MAX_LARGE])
+    examples = read_examples(manifest, columns, itertools.chain.from_iterable(numbers_by_group), pictures, large)
     names = list(manifest.splits)
     return [
         Group(
@@ -304,7 +304,7 @@ def _groups(
             class_names=sorted(columns.names(label, manifest) for label in group.labels),
             num_identical=group.num_identical,
         )
-        for group, numbers in zip(found, chosen, strict=True)
+        for group, numbers in zip(groups, numbers_by_group, strict=True)
     ]
 
 

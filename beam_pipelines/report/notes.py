@@ -39,13 +39,13 @@ def notes(
       look_alikes: Look-alikes of the dataset.
       likely_wrong: Labels that are likely wrong; None if there are no predictions.
     """
-    found = [
-        *_of_labels(likely_wrong),
-        *_of_look_alikes(look_alikes),
-        *_of_classes(manifest, splits),
-        *_of_rejected(manifest),
+    findings = [
+        *_label_notes(likely_wrong),
+        *_look_alike_notes(look_alikes),
+        *_class_notes(manifest, splits),
+        *_rejection_notes(manifest),
     ]
-    return sorted(found, key=lambda note: not note.grave)
+    return sorted(findings, key=lambda note: not note.grave)
 
 
 def shortened(text: str, limit: int = 60) -> str:
@@ -55,9 +55,9 @@ def shortened(text: str, limit: int = 60) -> str:
     return f"{text[: limit // 3]}…{text[len(text) - (limit - limit // 3 - 1) :]}"
 
 
-def share(part: int, whole: int) -> str:
-    """Returns `part` in percent of `whole` as readable text, e.g. "under 0.1 %"."""
-    percent = 100 * part / max(whole, 1)
+def share(part: int, total: int) -> str:
+    """Returns `part` in percent of `total` as readable text, e.g. "under 0.1 %"."""
+    percent = 100 * part / max(total, 1)
     if 0 < percent < 0.1:
         return "under 0.1 %"
     if 99.9 < percent < 100:
@@ -65,8 +65,8 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.3g} %"
 
 
-def _of_labels(likely_wrong: LikelyWrong | None) -> Iterator[Note]:
-    if likely_wrong and (count := len(likely_wrong.found)):
+def _label_notes(likely_wrong: LikelyWrong | None) -> Iterator[Note]:
+    if likely_wrong and (count := len(likely_wrong.records)):
         records = "1 record has" if count == 1 else f"{count:,} records have"
         yield Note(
             f"{records} another predicted class than label, {share(count, likely_wrong.num_compared)} of those with a "
@@ -76,7 +76,7 @@ def _of_labels(likely_wrong: LikelyWrong | None) -> Iterator[Note]:
         )
 
 
-def _of_look_alikes(look_alikes: LookAlikes) -> Iterator[Note]:
+def _look_alike_notes(look_alikes: LookAlikes) -> Iterator[Note]:
     if count := look_alikes.all.across_splits:
         yield Note(
             f"{_groups(count)} in more than one split: the model would be tested on images that it was trained on.",
@@ -119,17 +119,17 @@ def _groups(count: int) -> str:
     return "1 group of look-alikes is" if count == 1 else f"{count:,} groups of look-alikes are"
 
 
-def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
+def _class_notes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
     if manifest.num_labels:
         yield Note(
             "Images may have several classes or none; an image counts for each of its classes.", "classes", False
         )
     for name, split in splits.items():
         if absent := [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]:
-            named = ", ".join(f"“{shortened(each, 30)}”" for each in absent[:3])
-            named += f" and {len(absent) - 3:,} more" if len(absent) > 3 else ""
+            names = ", ".join(f"“{shortened(class_name, 30)}”" for class_name in absent[:3])
+            names += f" and {len(absent) - 3:,} more" if len(absent) > 3 else ""
             classes = "1 class has" if len(absent) == 1 else f"{len(absent):,} classes have"
-            yield Note(f"{classes} no example in {name}: {named}.", "classes", True)
+            yield Note(f"{classes} no example in {name}: {names}.", "classes", True)
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0)
     if totals.size and totals.min() and totals.max() >= _IMBALANCE * totals.min():
         yield Note(
@@ -139,7 +139,7 @@ def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Not
         )
 
 
-def _of_rejected(manifest: Manifest) -> Iterator[Note]:
+def _rejection_notes(manifest: Manifest) -> Iterator[Note]:
     if count := sum(manifest.num_rejected.values()):
         inputs = "1 input was" if count == 1 else f"{count:,} inputs were"
         yield Note(

@@ -127,11 +127,11 @@ def write_pairs(dataset: str, path: str) -> int:
     examples = read_examples(manifest, columns, numbers, pictures=False)
 
     def rank(number: int) -> tuple[int, int, str]:
-        found = examples[number]
-        return keeping_rank(found.split), manifest.splits[found.split].num_examples, found.key
+        example = examples[number]
+        return keeping_rank(example.split), manifest.splits[example.split].num_examples, example.key
 
     groups = near_duplicates.group(pair[:2] for pair in pairs)
-    kept = {number: examples[min(members, key=rank)].key for members in groups for number in members}
+    keys_to_keep = {number: examples[min(members, key=rank)].key for members in groups for number in members}
     rows = [
         {
             "key_a": (a := examples[pair.first]).key,
@@ -142,7 +142,7 @@ def write_pairs(dataset: str, path: str) -> int:
             "class_b": b.class_name,
             "distance": pair.distance,
             "identical": pair.is_identical,
-            "kept": kept[pair.first],
+            "kept": keys_to_keep[pair.first],
         }
         for pair in pairs
     ]
@@ -172,13 +172,13 @@ def render(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"count": "{:,}".format, "size": size, "short": shortened, "share": share}
-    shown = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])
+    splits = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0).tolist()
     look_alikes = find_look_alikes(manifest, columns)
     phases.advance("reporting")
     rejected = read_rejected(manifest, sources)
     phases.advance("reporting")
-    examples = _class_examples(manifest, columns, shown, totals)
+    examples = _class_examples(manifest, columns, splits, totals)
     phases.advance("reporting")
     script = _read("report.js")
     return environment.from_string(_read("report.html.j2")).render(
@@ -188,15 +188,15 @@ def render(
         manifest=manifest,
         name=manifest.path.rsplit("/", 1)[-1],
         num_records=int(columns.starts[-1]),
-        splits=shown,
-        notes=notes(manifest, shown, look_alikes, likely_wrong),
+        splits=splits,
+        notes=notes(manifest, splits, look_alikes, likely_wrong),
         likely_wrong=likely_wrong,
         likely_wrong_name=LIKELY_WRONG_NAME,
-        classes=_class_rows(manifest, shown, totals),
-        more_classes=_more_classes(manifest, shown, totals),
+        classes=_class_rows(manifest, splits, totals),
+        more_classes=_more_classes(manifest, splits, totals),
         totals=totals,
         class_curve=charts.curve(totals),
-        shards=_shard_rows(manifest, shown),
+        shards=_shard_rows(manifest, splits),
         sides=columns.shorter_sides,
         histograms=_histograms(columns),
         num_sources=int(columns.source_sides.sum()),
@@ -227,7 +227,7 @@ def _read(name: str) -> str:
 
 
 def _command(dataset: str, sources: Sequence[str], predictions: Sequence[str]) -> str:
-    flags = [f"--sources={each}" for each in sources] + [f"--predictions={each}" for each in predictions]
+    flags = [f"--sources={path}" for path in sources] + [f"--predictions={path}" for path in predictions]
     return shlex.join(["jpeg2tpu", "report", storage.absolute(dataset), *flags])
 
 
@@ -255,18 +255,20 @@ def _date() -> datetime.datetime:
 
 def _histograms(columns: Columns) -> list[charts.Histogram]:
     """Returns the histogram of the images' shorter sides, with one of their sources' before it if that differs."""
-    stored, of_sources = columns.shorter_sides, columns.source_sides
-    differ = bool(of_sources.any() and (stored != of_sources).any())
-    bounds = charts.edges(stored, of_sources) if differ else charts.edges(stored)
-    counted = [("sources", of_sources)] * differ + [("stored images", stored)]
+    stored, source_sides = columns.shorter_sides, columns.source_sides
+    differ = bool(source_sides.any() and (stored != source_sides).any())
+    bounds = charts.edges(stored, source_sides) if differ else charts.edges(stored)
+    counted = [("sources", source_sides)] * differ + [("stored images", stored)]
     return [charts.named_histogram(title, "shorter side, pixels", counts, bounds) for title, counts in counted]
 
 
 def _bytes_histogram(columns: Columns) -> charts.Histogram:
-    def text_of(units: int) -> str:
+    def format_size(units: int) -> str:
         return size(units * SIZE_UNIT)
 
-    return charts.named_histogram("records", "size in the shard", columns.sizes, charts.edges(columns.sizes), text_of)
+    return charts.named_histogram(
+        "records", "size in the shard", columns.sizes, charts.edges(columns.sizes), format_size
+    )
 
 
 class ClassRow(NamedTuple):
@@ -293,10 +295,10 @@ def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
     return [*ordered[: limit // 2], *ordered[len(ordered) - limit // 2 :]]
 
 
-def _class_rows(manifest: Manifest, shown: dict[str, Split], totals: Sequence[int]) -> list[ClassRow]:
+def _class_rows(manifest: Manifest, splits: dict[str, Split], totals: Sequence[int]) -> list[ClassRow]:
     rows = []
     for label in chosen_classes(totals, MAX_CLASSES):
-        counts = [(split.class_counts[label], max(split.class_counts)) for split in shown.values()]
+        counts = [(split.class_counts[label], max(split.class_counts)) for split in splits.values()]
         bars = [(count, charts.percent(count, largest)) for count, largest in counts]
         rows.append(ClassRow(label, manifest.classes[label], totals[label], bars))
     return rows
@@ -319,25 +321,25 @@ class ShardRow(NamedTuple):
 
 
 def _more_classes(
-    manifest: Manifest, shown: dict[str, Split], totals: Sequence[int]
+    manifest: Manifest, splits: dict[str, Split], totals: Sequence[int]
 ) -> list[tuple[int, str, list[int]]]:
     """Returns (label, name, examples in each split) of the classes that are not in the chart, by name."""
     in_chart = set(chosen_classes(totals, MAX_CLASSES))
     others = sorted((name, label) for label, name in enumerate(manifest.classes) if label not in in_chart)
     return [
-        (label, name, [split.class_counts[label] for split in shown.values()])
+        (label, name, [split.class_counts[label] for split in splits.values()])
         for name, label in others[:MAX_LISTED_CLASSES]
     ]
 
 
-def _shard_rows(manifest: Manifest, shown: dict[str, Split]) -> list[ShardRow]:
-    sizes = {name: sorted(shard.num_bytes for shard in split.shards) for name, split in shown.items()}
+def _shard_rows(manifest: Manifest, splits: dict[str, Split]) -> list[ShardRow]:
+    sizes = {name: sorted(shard.num_bytes for shard in split.shards) for name, split in splits.items()}
     aim, numbered = manifest.options.get("shard_bytes"), manifest.options.get("num_shards", {})
     aims = {name: None if name in numbered else aim for name in sizes}
-    largest = max([*(split[-1] for split in sizes.values()), *(each or 0 for each in aims.values())])
+    largest = max([*(split[-1] for split in sizes.values()), *(target or 0 for target in aims.values())])
     return [
-        ShardRow(name, split, charts.marks(split, largest), each and charts.percent(each, largest))
-        for (name, split), each in zip(sizes.items(), aims.values(), strict=True)
+        ShardRow(name, split, charts.marks(split, largest), target and charts.percent(target, largest))
+        for (name, split), target in zip(sizes.items(), aims.values(), strict=True)
     ]
 
 
@@ -356,26 +358,30 @@ class ClassExamples(NamedTuple):
 
 
 def _class_examples(
-    manifest: Manifest, columns: Columns, shown: dict[str, Split], totals: Sequence[int]
+    manifest: Manifest, columns: Columns, splits: dict[str, Split], totals: Sequence[int]
 ) -> list[ClassExamples]:
     """Returns examples of the classes that are shown, equally many of each split, if it has as many."""
-    positions = [list(manifest.splits).index(name) for name in shown]
+    positions = [list(manifest.splits).index(name) for name in splits]
     per_split = MAX_EXAMPLES // max(len(positions), 1)
 
-    def of_splits(label: int) -> Iterator[list[int]]:
-        numbers = columns.of_class(label)
-        splits = columns.split_of(numbers)
+    def select_numbers(label: int) -> Iterator[list[int]]:
+        numbers = columns.class_records(label)
+        record_splits = columns.split_of(numbers)
         for position in positions:
-            yield numbers[splits == position][:per_split].tolist()  # records are already ordered by a hash
+            yield numbers[record_splits == position][:per_split].tolist()  # records are already ordered by a hash
 
-    chosen = {label: list(of_splits(label)) for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)}
-    numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(chosen.values()))
+    selected = {label: list(select_numbers(label)) for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)}
+    numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(selected.values()))
     examples = read_examples(manifest, columns, numbers)
     return [
         ClassExamples(
             manifest.classes[label],
             totals[label],
-            [(name, [examples[number] for number in each]) for name, each in zip(shown, by_split, strict=True) if each],
+            [
+                (name, [examples[number] for number in group])
+                for name, group in zip(splits, by_split, strict=True)
+                if group
+            ],
         )
-        for label, by_split in chosen.items()
+        for label, by_split in selected.items()
     ]

@@ -17,7 +17,7 @@ from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.conversion.receipts import Rejection
 from beam_pipelines.images.rejection_reasons import Reason, explain
-from beam_pipelines.report.thumbnails import Thumbnail, of_sources
+from beam_pipelines.report.thumbnails import Thumbnail, source_thumbnails
 from beam_pipelines.sources.url_names import domain
 from tpu_input.dataset_format.records import Manifest
 
@@ -55,14 +55,14 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
       ValueError: A line of rejected.jsonl is invalid.
     """
     domains = {code: Counter[str]() for code in manifest.num_rejected}
-    shown = _spread(_counting_domains(read_lines(manifest), domains), manifest.num_rejected)
+    samples = _spread(_counting_domains(read_lines(manifest), domains), manifest.num_rejected)
     ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
     return [
         Rejections(
             code=code,
             count=count,
             reason=explain(code),
-            examples=list(zip(shown[code], of_sources(_pictured(shown[code], sources)), strict=True)),
+            examples=list(zip(samples[code], source_thumbnails(_pictured(samples[code], sources)), strict=True)),
             domains=sorted(domains[code].items(), key=lambda item: (-item[1], item[0]))[:MAX_SHOWN],
         )
         for code, count in ordered
@@ -106,16 +106,16 @@ def read_lines(manifest: Manifest) -> Iterator[Rejection]:
 
 def _spread(lines: Iterable[Rejection], counts: dict[str, int]) -> dict[str, list[Rejection]]:
     """Returns up to MAX_SHOWN lines of each reason, evenly spread over all of them."""
-    shown: dict[str, list[Rejection]] = {code: [] for code in counts}
-    seen = dict.fromkeys(counts, 0)
+    samples: dict[str, list[Rejection]] = {code: [] for code in counts}
+    num_read = dict.fromkeys(counts, 0)
     for line in lines:
         if line.reason not in counts:
             continue
-        wanted = len(shown[line.reason]) * counts[line.reason] // MAX_SHOWN
-        if seen[line.reason] >= wanted and len(shown[line.reason]) < MAX_SHOWN:
-            shown[line.reason].append(line)
-        seen[line.reason] += 1
-    return shown
+        threshold = len(samples[line.reason]) * counts[line.reason] // MAX_SHOWN
+        if num_read[line.reason] >= threshold and len(samples[line.reason]) < MAX_SHOWN:
+            samples[line.reason].append(line)
+        num_read[line.reason] += 1
+    return samples
 
 
 def _pictured(lines: list[Rejection], sources: Sequence[str]) -> list[str]:

@@ -59,14 +59,10 @@ def print_summary(manifest: Manifest) -> None:
     """Prints one line per split, then the counts of re-encoded images, other findings and rejected inputs."""
     for name, split in manifest.splits.items():
         sizes = [shard.num_bytes for shard in split.shards]
-        without = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
+        absent = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
         print_line(
             f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes"
-            + (
-                f", no examples of {without[0]!r}" + f" and {len(without) - 1} more" * (len(without) > 1)
-                if without
-                else ""
-            )
+            + (f", no examples of {absent[0]!r}" + f" and {len(absent) - 1} more" * (len(absent) > 1) if absent else "")
             + " in "
             + (
                 f"{len(sizes)} shards, {size(min(sizes))} to {size(max(sizes))} each"
@@ -77,8 +73,8 @@ def print_summary(manifest: Manifest) -> None:
     num_examples = sum(split.num_examples for split in manifest.splits.values())
     if num_fixed := sum(manifest.num_fixed.values()):
         print_line(f"re-encoded: {num_fixed:,} of {num_examples:,} images ({_most(manifest.num_fixed)})")
-    for what, count in manifest.num_noted.items():
-        print_line(f"{what}: {count:,} of {num_examples:,} images {NOTED.get(what, '')}".rstrip())
+    for finding, count in manifest.num_noted.items():
+        print_line(f"{finding}: {count:,} of {num_examples:,} images {NOTED.get(finding, '')}".rstrip())
     rejected = sum(manifest.num_rejected.values())
     reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
     print_line(
@@ -100,11 +96,11 @@ def reasons_once(num_fixed: Mapping[str, int]) -> list[tuple[str, int]]:
     The manifest counts combinations of reasons, such as "format PNG, larger than --resize_shorter"; here, an image with
     several of them counts for each.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for reasons, count in num_fixed.items():
         for reason in reasons.split(", "):
-            found[reason] += count
-    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+            counts[reason] += count
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def formats(num_fixed: Mapping[str, int], num_records: int) -> list[tuple[str, int]]:
@@ -112,13 +108,13 @@ def formats(num_fixed: Mapping[str, int], num_records: int) -> list[tuple[str, i
 
     Images that were not re-encoded for their format count as "JPEG", with --lossless as "JPEG or PNG"; see the caller.
     """
-    found = {reason[7:]: count for reason, count in reasons_once(num_fixed) if reason.startswith("format ")}
-    rest = num_records - sum(found.values())
-    return sorted([*found.items(), *([("JPEG", rest)] if rest > 0 else [])], key=lambda item: (-item[1], item[0]))
+    counts = {reason[7:]: count for reason, count in reasons_once(num_fixed) if reason.startswith("format ")}
+    rest = num_records - sum(counts.values())
+    return sorted([*counts.items(), *([("JPEG", rest)] if rest > 0 else [])], key=lambda item: (-item[1], item[0]))
 
 
 # Fields of a source, and options, that a command can have in the form NAME=VALUE.
-_OF_SOURCES = (
+_SOURCE_FIELDS = (
     *("label_list", "record", "label_names", "label_pattern"),
     *("image_column", "label_column", "image_folder", "image_suffix"),
 )
@@ -140,13 +136,13 @@ def command_of(manifest: Manifest) -> str:
 
 def _source_flags(sources: list[dict[str, str]]) -> Iterator[str]:
     for source in sources:
-        if source.keys() - {"path", "split", *_OF_SOURCES}:
+        if source.keys() - {"path", "split", *_SOURCE_FIELDS}:
             raise ValueError("a source of another command")
         split = f"{source['split']}=" if source["split"] else ""
         yield f"--input={split}{source['path']}"
         if source["label_list"]:
             yield f"--label_list={split}{source['label_list']}"
-    for name in _OF_SOURCES[1:]:
+    for name in _SOURCE_FIELDS[1:]:
         if values := {source[name] for source in sources if source.get(name)}:
             (value,) = values  # one flag is for all inputs
             yield f"--{name}={value}"

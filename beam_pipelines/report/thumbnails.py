@@ -64,7 +64,7 @@ def thumbnail(data: bytes, side: int = SIDE) -> Thumbnail | None:
     return Thumbnail(uri, upright.width, upright.height)
 
 
-def of_source(uri: str) -> Thumbnail | None:
+def source_thumbnail(uri: str) -> Thumbnail | None:
     """Returns a thumbnail of a source; None if it no longer exists, is too large, or cannot be decoded even in part."""
     try:
         return thumbnail(storage.read_bytes(uri)) if 0 < storage.file_bytes(uri) <= _MAX_BYTES else None
@@ -72,6 +72,6 @@ def of_source(uri: str) -> Thumbnail | None:
         return None
 
 
-def of_sources(uris: Iterable[str]) -> list[Thumbnail | None]:
-    """Returns the thumbnail of each source, in order; see of_source()."""
-    return list(map_in_threads(of_source, uris, READS_IN_FLIGHT))
+def source_thumbnails(uris: Iterable[str]) -> list[Thumbnail | None]:
+    """Returns the thumbnail of each source, in order; see source_thumbnail()."""
+    return list(map_in_threads(source_thumbnail, uris, READS_IN_FLIGHT))

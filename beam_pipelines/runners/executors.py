@@ -94,9 +94,9 @@ class Inline:
 
     num_workers = num_processes = 1
 
-    def __init__(self, units_each: int = 2) -> None:
+    def __init__(self, units_per_worker: int = 2) -> None:
         """Makes the executor; so many units are begun before the first of them is in work."""
-        self._units_each, self._is_closed = units_each, False
+        self._units_per_worker, self._is_closed = units_per_worker, False
 
     def __enter__(self) -> Inline:
         return self
@@ -113,28 +113,28 @@ class Inline:
         units: Iterable[_Unit],
         num_bytes: Callable[[_Unit], int] = lambda unit: 0,
     ) -> Generator[_Result, None, None]:
-        begun = collections.deque[Any]()
+        pending = collections.deque[Any]()
         for unit in units:
-            begun.append(worker_process.begin(function, unit))
-            if len(begun) >= self._units_each:
-                yield self._call(function, begun.popleft())
-        while begun:
-            yield self._call(function, begun.popleft())
+            pending.append(worker_process.begin(function, unit))
+            if len(pending) >= self._units_per_worker:
+                yield self._call(function, pending.popleft())
+        while pending:
+            yield self._call(function, pending.popleft())
 
-    def _call(self, function: Callable[[Any], _Result], begun: Any) -> _Result:
+    def _call(self, function: Callable[[Any], _Result], argument: Any) -> _Result:
         if self._is_closed:
             raise CancelledError
-        return function(begun)
+        return function(argument)
 
 
 class _Pool:
     """What Threads and Processes share: the number and the bytes of the units in flight, and the order of results."""
 
-    def __init__(self, num_workers: int, units_each: int = _IN_FLIGHT, bytes_each: int = UNIT_BYTES) -> None:
+    def __init__(self, num_workers: int, units_per_worker: int = _IN_FLIGHT, unit_bytes: int = UNIT_BYTES) -> None:
         self.num_workers = num_workers
         self._room = threading.Condition()
-        self._most = max(units_each * num_workers, 2)
-        self._most_bytes = self._most * bytes_each
+        self._most = max(units_per_worker * num_workers, 2)
+        self._most_bytes = self._most * unit_bytes
         self._num_units, self._num_bytes, self._num_callers = 0, 0, 0
 
     def map_units(
@@ -213,15 +213,15 @@ class Threads(_Pool):
 
     num_processes = 1
 
-    def __init__(self, num_threads: int, units_each: int = _IN_FLIGHT, bytes_each: int = UNIT_BYTES) -> None:
+    def __init__(self, num_threads: int, units_per_worker: int = _IN_FLIGHT, unit_bytes: int = UNIT_BYTES) -> None:
         """Makes the executor; its threads start when there are units for them.
 
         Args:
           num_threads: Maximum number of threads.
-          units_each: Maximum number of units for each thread that are in flight.
-          bytes_each: Their size on average.
+          units_per_worker: Maximum number of units for each thread that are in flight.
+          unit_bytes: Their size on average.
         """
-        super().__init__(num_threads, units_each, bytes_each)
+        super().__init__(num_threads, units_per_worker, unit_bytes)
         self._threads = ThreadPoolExecutor(num_threads)
 
     def __enter__(self) -> Threads:
@@ -246,9 +246,9 @@ class Threads(_Pool):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def threads_or_inline(num_threads: int, units_each: int = _IN_FLIGHT) -> Executor:
+def threads_or_inline(num_threads: int, units_per_worker: int = _IN_FLIGHT) -> Executor:
     """Returns the executor of a worker of an engine, whose process has this number of threads for a shard."""
-    return Inline(units_each - 1) if num_threads == 1 else Threads(num_threads, units_each)
+    return Inline(units_per_worker - 1) if num_threads == 1 else Threads(num_threads, units_per_worker)
 
 
 def map_in_threads(
@@ -264,18 +264,18 @@ def is_much_work(num_images: int, num_bytes: int) -> bool:
     return num_images > _FEW_IMAGES or num_bytes > _FEW_BYTES
 
 
-def local_executor(num_workers: int, is_much: bool, module: str, units_each: int = _IN_FLIGHT) -> Executor:
+def local_executor(num_workers: int, is_much: bool, module: str, units_per_worker: int = _IN_FLIGHT) -> Executor:
     """Returns what works on images on this machine.
 
     Args:
       num_workers: Maximum number of processes or threads.
       is_much: As is_much_work() has it.
       module: Name of a module that all processes need, see Processes.
-      units_each: Maximum number of units for each worker that are in flight.
+      units_per_worker: Maximum number of units for each worker that are in flight.
     """
     if is_much and num_workers > 1:
-        return Processes(num_workers, [module], units_each)
-    return threads_or_inline(num_workers, units_each)
+        return Processes(num_workers, [module], units_per_worker)
+    return threads_or_inline(num_workers, units_per_worker)
 
 
 class _Task(NamedTuple):
@@ -306,17 +306,17 @@ class Processes(_Pool):
     A process is started when a unit has no idle one to go to.
     """
 
-    def __init__(self, num_processes: int, modules: Sequence[str] = (), units_each: int = _IN_FLIGHT) -> None:
+    def __init__(self, num_processes: int, modules: Sequence[str] = (), units_per_worker: int = _IN_FLIGHT) -> None:
         """Makes the executor, and starts the server that forks the processes.
 
         Args:
           num_processes: Maximum number of processes; fewer if so many files cannot be open.
           modules: Names of modules that they have in common, which are imported only once.
-          units_each: Maximum number of units for each process that are in flight.
+          units_per_worker: Maximum number of units for each process that are in flight.
         """
-        super().__init__(min(num_processes, _most_processes(units_each)), units_each)
+        super().__init__(min(num_processes, _most_processes(units_per_worker)), units_per_worker)
         self.num_processes = self.num_workers
-        self._queued = units_each - 1  # units that a process has: the one in work, and those that it has begun
+        self._queued = units_per_worker - 1  # units that a process has: the one in work, and those that it has begun
         self._lock = threading.Lock()  # of all below
         self._workers = list[_Worker]()
         self._queue = collections.deque[_Task]()
@@ -382,12 +382,12 @@ class Processes(_Pool):
                 worker_process.send(worker.connection, self._num_sent, content)
 
     def _start(self) -> _Worker:
-        own, other = worker_process.connections()
-        with other, contextlib.suppress(BrokenPipeError):  # likewise
-            socket.send_fds(self._server, [b"+"], [other.fileno()])
-        worker = _Worker(own, {}, set(), collections.deque())
+        connection, end = worker_process.connections()
+        with end, contextlib.suppress(BrokenPipeError):  # likewise
+            socket.send_fds(self._server, [b"+"], [end.fileno()])
+        worker = _Worker(connection, {}, set(), collections.deque())
         self._workers.append(worker)
-        self._selector.register(own, selectors.EVENT_READ, worker)
+        self._selector.register(connection, selectors.EVENT_READ, worker)
         return worker
 
     def _receive(self) -> None:
@@ -441,8 +441,8 @@ class Processes(_Pool):
             task.future.set_exception(error)
 
 
-def _most_processes(units_each: int) -> int:
+def _most_processes(units_per_worker: int) -> int:
     """Returns how many worker processes the limit of open files allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A connection, and a result of each unit.
-    return 1 << 16 if limit == resource.RLIM_INFINITY else max((limit - _OTHER_FILES) // (1 + units_each), 1)
+    return 1 << 16 if limit == resource.RLIM_INFINITY else max((limit - _OTHER_FILES) // (1 + units_per_worker), 1)

@@ -99,9 +99,9 @@ def packed(options: PipelineOptions) -> Iterator[None]:
 
 def _check_flags(options: PipelineOptions) -> None:
     """Raises ValueError for unknown flags, which Beam would ignore silently."""
-    known = PipelineOptions([]).get_all_options()
-    for flag in sorted(options.get_all_options(retain_unknown_options=True).keys() - known.keys()):
-        close = difflib.get_close_matches(flag, known, n=1)
+    known_flags = PipelineOptions([]).get_all_options()
+    for flag in sorted(options.get_all_options(retain_unknown_options=True).keys() - known_flags.keys()):
+        close = difflib.get_close_matches(flag, known_flags, n=1)
         raise ValueError(f"unknown flag --{flag}" + (f"; did you mean --{close[0]}?" if close else "; see --help"))
 
 

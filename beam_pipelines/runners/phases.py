@@ -1,11 +1,11 @@
 """Progress of a command by phase: a bar on a terminal, elsewhere a line every 30 seconds, both on stderr.
 
-    with shown():                        a command; without this, nothing is shown
+    with progress():                     a command; without this, nothing is shown
         begin("verifying", total=42)     a phase begins, and the one before it ends
         advance("verifying")
 
 What workers do is counted where they can be asked: threads of this process call advance(), also for the units that
-processes of this machine have done, and the workers of an engine count in Beam's counters, which of_job() reads.
+processes of this machine have done, and the workers of an engine count in Beam's counters, which job_progress() reads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from tpu_input.command_line import SECONDS_PER_LINE, is_quiet, print_line, shows_progress, speed
 
-_DRAW_EACH = 0.5  # seconds between two drawings of a bar, while nothing is counted too
-_ASK_EACH = 2.0  # seconds between two questions to an engine
+_DRAW_SECONDS = 0.5  # seconds between two drawings of a bar, while nothing is counted too
+_ASK_SECONDS = 2.0  # seconds between two questions to an engine
 # What is counted in each phase, in the order of the phases of a conversion.
 UNITS = {
     "listing": "inputs",
@@ -48,7 +48,7 @@ class _Display:
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._has_bars = has_bars
         self._bar: tqdm[Any] | None = None
-        self._phase, self._total, self._begun = "", cast("int | None", None), 0.0
+        self._phase, self._total, self._start_time = "", cast("int | None", None), 0.0
         self._count, self._num_bytes, self._num_rejected, self._note = 0, 0, 0, ""
         tqdm.monitor_interval = 0  # without a thread of its own, as ours draws the bar
         self._thread = threading.Thread(target=self._draw_often if has_bars else self._print_lines, daemon=True)
@@ -59,7 +59,7 @@ class _Display:
             if phase == "planning" and self._phase == "listing":
                 total = self._count or None  # what was listed is planned
             self.end()
-            self._phase, self._total, self._begun = phase, total, time.monotonic()
+            self._phase, self._total, self._start_time = phase, total, time.monotonic()
             if self._has_bars:
                 is_large = (total or 0) >= 100_000  # shown as 100k
                 looks = {"unit": f" {UNITS[phase]}", "unit_scale": is_large, "dynamic_ncols": True, "leave": False}
@@ -104,7 +104,7 @@ class _Display:
             self.end()
 
     def _details(self) -> str:
-        seconds = time.monotonic() - self._begun
+        seconds = time.monotonic() - self._start_time
         details = [speed(self._count, seconds, UNITS[self._phase])] if self._count else []
         details += [speed(self._num_bytes / 1e6, seconds, "MB")] if self._num_bytes else []
         details += [f"{self._num_rejected:,} rejected"] if self._num_rejected else []
@@ -116,7 +116,7 @@ class _Display:
                 self._bar.set_postfix_str(self._details())
 
     def _draw_often(self) -> None:
-        while not self._ended.wait(_DRAW_EACH):
+        while not self._ended.wait(_DRAW_SECONDS):
             self.draw()
 
     def _print_lines(self) -> None:
@@ -124,7 +124,7 @@ class _Display:
             with self._lock:
                 if self._phase:
                     total = f" of {self._total:,}" if self._total else ""
-                    seconds = f"{time.monotonic() - self._begun:.0f} s"
+                    seconds = f"{time.monotonic() - self._start_time:.0f} s"
                     parts = [f"{self._count:,}{total} {UNITS[self._phase]}", *filter(None, [self._details()]), seconds]
                     print_line(f"{self._phase}: {', '.join(parts)}", sys.stderr)
 
@@ -133,7 +133,7 @@ _display: _Display | None = None  # the command's; writers may run in processes 
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[None]:
+def progress() -> Iterator[None]:
     """Context manager: shows the phases of a command during its body."""
     global _display
     if is_quiet():
@@ -205,7 +205,7 @@ def counter(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callable[[Any], None]]:
+def job_progress(phase: str = "listing", total: int | None = None) -> Iterator[Callable[[Any], None]]:
     """Context manager: shows the phases of a pipeline that runs until the end of the body.
 
     An engine is asked for its counters; the steps of a runner within this process count here themselves.
@@ -233,14 +233,14 @@ def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callabl
     finally:
         ended.set()
         for thread in asking:
-            thread.join(_ASK_EACH)  # it may wait for an engine that does not answer
+            thread.join(_ASK_SECONDS)  # it may wait for an engine that does not answer
         if _display:
             _display.is_of_job = False
             _display.end()
 
 
 def _ask(display: _Display, pipeline: Any, ended: threading.Event) -> None:
-    while not ended.wait(_ASK_EACH):
+    while not ended.wait(_ASK_SECONDS):
         counts, state = counters(pipeline), ""
         # As in counters(): there is no result before the job is submitted, and an engine may have gone.
         with contextlib.suppress(Exception):
@@ -266,12 +266,12 @@ def counters(pipeline: Any) -> dict[str, int]:
 
 def _show(display: _Display, counts: dict[str, int]) -> None:
     """Shows the last phase in which a job has counted something."""
-    listed, rejected = counts.get("listing", 0), counts.get("rejected", 0)
-    if verified := counts.get("verifying", 0):
-        display.reach("verifying", verified, None)
-    elif written := counts.get("records", 0) + rejected:
-        display.reach("writing", written, listed, counts.get("bytes_written", 0), rejected)
-    elif planned := counts.get("planning", 0):
-        display.reach("planning", planned, listed)
+    num_listed, num_rejected = counts.get("listing", 0), counts.get("rejected", 0)
+    if num_verified := counts.get("verifying", 0):
+        display.reach("verifying", num_verified, None)
+    elif num_written := counts.get("records", 0) + num_rejected:
+        display.reach("writing", num_written, num_listed, counts.get("bytes_written", 0), num_rejected)
+    elif num_planned := counts.get("planning", 0):
+        display.reach("planning", num_planned, num_listed)
     else:
-        display.reach("listing", listed, None)
+        display.reach("listing", num_listed, None)

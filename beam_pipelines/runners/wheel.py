@@ -29,10 +29,10 @@ _WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: p
 
 def versions() -> dict[str, str]:
     """Returns the installed version of each package that the bytes of a dataset depend on, by its name."""
-    found = {package: importlib.metadata.version(package) for package in _BYTES_DEPEND_ON}
+    installed = {package: importlib.metadata.version(package) for package in _BYTES_DEPEND_ON}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found[_HEIC] = importlib.metadata.version(_HEIC)
-    return found
+        installed[_HEIC] = importlib.metadata.version(_HEIC)
+    return installed
 
 
 def write_wheel(folder: str) -> str:

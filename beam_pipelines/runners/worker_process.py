@@ -249,22 +249,22 @@ def _work(connection: Connection) -> None:
     """Calls the functions that the command sends, until it closes the connection; all that wait are begun."""
     functions: dict[int, Callable[[Any], Any]] = {}
     slots = Slots()
-    begun = collections.deque[tuple[int, Callable[[Any], Any], Any, Exception | None]]()
+    pending = collections.deque[tuple[int, Callable[[Any], Any], Any, Exception | None]]()
     while True:
         with contextlib.suppress(BlockingIOError):
             while True:  # what is there: the command sends few more than one
-                if not (message := receive(connection, wait=not begun)):
+                if not (message := receive(connection, wait=not pending)):
                     return
                 number, (dropped, name, pickled, unit) = message
                 slots.release(dropped)
                 try:
                     if pickled:
                         functions[name] = pickle.loads(pickled)
-                    begun.append((number, functions[name], begin(functions[name], unit), None))
+                    pending.append((number, functions[name], begin(functions[name], unit), None))
                 except Exception as error:
-                    begun.append((number, len, (), error))
+                    pending.append((number, len, (), error))
                 del message, unit
-        number, function, unit, failure = begun.popleft()
+        number, function, unit, failure = pending.popleft()
         try:
             if failure:
                 raise failure

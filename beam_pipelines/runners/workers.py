@@ -23,11 +23,11 @@ def check_versions(launched_with: dict[str, str]) -> None:
     Raises:
       ValueError: It has others.
     """
-    here = versions()
+    installed = versions()
     others = [
-        f"{name} {here.get(name, 'missing')} (not {version})"
+        f"{name} {installed.get(name, 'missing')} (not {version})"
         for name, version in launched_with.items()
-        if here.get(name) != version
+        if installed.get(name) != version
     ]
     if others:
         raise ValueError(

@@ -99,7 +99,7 @@ def stopped_writer(shard: str, folder: WorkingFolder, opts: ConvertOptions, mome
 def begun(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
     """Plans a conversion as an engine does; returns its working folder and the shards of its training split."""
     plan = make_plan(opts)
-    folder = WorkingFolder.of(opts.output, plan)
+    folder = WorkingFolder.for_plan(opts.output, plan)
     folder.write_plan(plan)
     return folder, plan.shards["train"]
 
@@ -107,7 +107,7 @@ def begun(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
 def written_plan(opts: ConvertOptions) -> Plan:
     """Plans a conversion and writes its shards, without the commit."""
     plan = make_plan(opts)
-    folder = WorkingFolder.of(opts.output, plan)
+    folder = WorkingFolder.for_plan(opts.output, plan)
     folder.write_plan(plan)
     for shard in folder.reopen():
         write_planned(shard, folder, opts, Inline(), lambda *_: None)

@@ -97,7 +97,7 @@ for command in {commands}:
 def test_the_bars_of_a_terminal_leave_no_thread(monkeypatch):
     monkeypatch.setattr(phases, "shows_progress", lambda: True)
     before = set(threading.enumerate())
-    with phases.shown():
+    with phases.progress():
         phases.begin("verifying", 2)
         phases.advance("verifying")
     assert set(threading.enumerate()) <= before
@@ -114,7 +114,7 @@ def err_with(capsys: pytest.CaptureFixture[str], *texts: str) -> str:
 
 def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
-    with phases.shown():
+    with phases.progress():
         phases.begin("writing", 50_000)
         phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
         said = err_with(capsys, "writing", "writing")
@@ -126,12 +126,12 @@ def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch
 @pytest.mark.parametrize("phase", phases.UNITS)
 def test_a_slow_phase_shows_units_per_second_and_never_seconds_per_unit(phase, total, capsys, monkeypatch):
     monkeypatch.setattr(phases, "shows_progress", lambda: True)
-    with phases.shown():
+    with phases.progress():
         phases.begin(phase, total)
         display = phases._display
         assert display is not None
         assert display._bar is not None
-        display._begun -= 10  # ten seconds for one unit
+        display._start_time -= 10  # ten seconds for one unit
         display._bar.start_t -= 10
         phases.advance(phase, 1, 250_000)
         display.draw()
@@ -151,7 +151,7 @@ def test_a_command_that_ends_soon_shows_nothing_elsewhere_and_a_function_never(f
 
 def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
     monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
-    with phases.shown():
+    with phases.progress():
         phases.begin("listing")
         phases.count_units("listing", 700)
         phases.advance("planning", 5)  # of as many as were listed
@@ -265,10 +265,10 @@ class Untold:
 
 def test_of_an_engine_that_tells_no_counters_the_state_of_the_job_is_shown(capsys, monkeypatch):
     monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
-    monkeypatch.setattr(phases, "_ASK_EACH", 0.001)
+    monkeypatch.setattr(phases, "_ASK_SECONDS", 0.001)
     pipeline = Untold()
     assert phases.counters(pipeline) == {}
-    with phases.shown(), phases.of_job() as watch:
+    with phases.progress(), phases.job_progress() as watch:
         watch(pipeline)
         err_with(capsys, "listing")  # before the job is submitted, there is no result
         pipeline.result = pipeline

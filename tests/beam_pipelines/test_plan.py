@@ -143,7 +143,7 @@ def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many
         made, _ = assign(batches, opts)
         made | beam.Map(_keep, str(tmp_path / "plan.json"))
     plan = Plan.from_json((tmp_path / "plan.json").read_bytes())
-    folder = WorkingFolder.of(str(tmp_path), plan)
+    folder = WorkingFolder.for_plan(str(tmp_path), plan)
     for split, names in plan.shards.items():
         written = [row for name in names for row in folder.read_rows(name)]
         chosen = [row for row in listed if choose_split(row, opts) == split]
@@ -405,8 +405,8 @@ def test_kept_batches_come_back_in_their_order_and_once():
     store = RowStore([Batch.from_rows(rows(3)), Batch.from_rows([]), Batch.from_rows(rows(20)[3:])])
     assert store.num_rows == 20
     assert [row for batch in store for row in batch.rows()] == rows(20)
-    assert [row for batch in store.taken() for row in batch.rows()] == rows(20)
-    assert list(store.taken()) == []
+    assert [row for batch in store.drain() for row in batch.rows()] == rows(20)
+    assert list(store.drain()) == []
 
 
 def many_classes(count: int) -> list[Row]:

@@ -146,9 +146,9 @@ def sizes_of_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
 
     class Recorded(executors.Processes):
-        def __init__(self, num_processes: int, names: list[str], units_each: int) -> None:
+        def __init__(self, num_processes: int, names: list[str], units_per_worker: int) -> None:
             sizes.append(num_processes)
-            super().__init__(num_processes, names, units_each)
+            super().__init__(num_processes, names, units_per_worker)
 
     monkeypatch.setattr(executors, "Processes", Recorded)
     return sizes

@@ -24,7 +24,7 @@ def planned(few_digits, tmp_path):
     convert(options(few_digits, tmp_path / "once"))
     opts = options(few_digits, tmp_path / "out")
     plan = make_plan(opts)
-    folder = WorkingFolder.of(opts.output, plan)
+    folder = WorkingFolder.for_plan(opts.output, plan)
     folder.write_plan(plan)
     return opts, folder, [name for names in plan.shards.values() for name in names], files(tmp_path / "once")
 
@@ -64,7 +64,7 @@ def test_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(
 def test_in_a_bucket_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(cloud, few_digits):
     opts = options(few_digits, f"{cloud.make_bucket()}/out")
     plan = make_plan(opts)
-    folder = WorkingFolder.of(opts.output, plan)
+    folder = WorkingFolder.for_plan(opts.output, plan)
     folder.write_plan(plan)
     late = overtaken(opts, folder, plan.shards["train"][0])
     assert late is None  # likewise

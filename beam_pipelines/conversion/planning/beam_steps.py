@@ -80,8 +80,8 @@ def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[Batches
         return _split_and_size(labelled, options), layout
     changes = (
         labelled
-        | "Known inputs" >> beam.FlatMap(_seen_inputs, options).with_output_types(tuple[str, Any])
-        | "Of one image" >> beam.CombinePerKey(extension.merge_seen)
+        | "Known inputs" >> beam.FlatMap(_compare_inputs, options).with_output_types(tuple[str, Any])
+        | "Of one image" >> beam.CombinePerKey(extension.merge_comparisons)
         | "Inputs seen" >> combiners.ToDict()
         | "Compare with the dataset" >> beam.Map(extension.find_changes, options)
     )
@@ -163,7 +163,7 @@ def _cut(keyed: tuple[int, Iterable[bytes]], plan: Plan, options: ConvertOptions
 def _write_rows(keyed: tuple[str, Iterable[_Packed]], plan: Plan, options: ConvertOptions) -> str:
     shard, parts = keyed
     batches = (Batch.unpack(zlib.decompress(packed)) for _, packed in sorted(parts))
-    WorkingFolder.of(options.output, plan).write_rows(shard, (locate_rows(batch, options) for batch in batches))
+    WorkingFolder.for_plan(options.output, plan).write_rows(shard, (locate_rows(batch, options) for batch in batches))
     return shard
 
 
@@ -195,7 +195,7 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
 def _open(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Any]:
     parts: list[Part] = []
     items = (item for item in list_part(part, options) if not _take_part(item, parts))
-    for batch in _found(items, is_list):
+    for batch in _batched(items, is_list):
         yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
         parts.clear()
         yield batch
@@ -210,10 +210,10 @@ def _take_part(item: Batch | Part, parts: list[Part]) -> bool:
 
 
 def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Batch]:
-    return _found(list_below(part, options), is_list)
+    return _batched(list_below(part, options), is_list)
 
 
-def _found(listed: Iterable[Any], is_list: bool) -> Iterator[Batch]:
+def _batched(listed: Iterable[Any], is_list: bool) -> Iterator[Batch]:
     for batch in merge_batches(listed, LINE_ROWS if is_list else BATCH_ROWS):
         phases.count_units("listing", batch.num_rows)
         yield batch if is_list else find_files(batch, is_list)
@@ -243,8 +243,8 @@ def _label_and_size(batch: Batch, layout: Layout, ratios: dict[str, float], opti
     return size_rows(label_rows(batch, layout, options), ratios, options)
 
 
-def _seen_inputs(batch: Batch, options: ConvertOptions) -> Iterator[tuple[str, extension.Seen]]:
-    yield from extension.seen_inputs(batch.rows(), options).items()
+def _compare_inputs(batch: Batch, options: ConvertOptions) -> Iterator[tuple[str, extension.Comparison]]:
+    yield from extension.compare_inputs(batch.rows(), options).items()
 
 
 def _new_inputs(batch: Batch, changes: extension.Changes, options: ConvertOptions) -> Batch:
@@ -308,8 +308,8 @@ def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
         | "Ends of splits" >> beam.Map(_ends, options)
     )
     choose = beam.Map(_choose, AsSingleton(counts), AsDict(ends), options).with_output_types(Batch)
-    chosen: Batches = batches | "Choose splits" >> choose
-    return chosen
+    divided: Batches = batches | "Choose splits" >> choose
+    return divided
 
 
 def _choose(batch: Batch, counts: dict[str, int], ends: dict[Any, list[float]], options: ConvertOptions) -> Batch:

@@ -72,16 +72,16 @@ def group_by_look(rows: list[Row], firsts: Mapping[str, str]) -> list[Row]:
 
 def keep_first(rows: Iterable[Row], options: ConvertOptions) -> Iterator[Row]:
     """Yields rows with one content, or that look alike, with those rejected that are not to be in the dataset."""
-    what = "it looks like" if options.dedup == "near" else "the same bytes as"
+    resemblance = "it looks like" if options.dedup == "near" else "the same bytes as"
     ordered = sorted(rows, key=lambda row: (keeping_rank(row.split), in_order(row, options.seed)))
     yield from (row for row in ordered if row.reason)
     same = [row for row in ordered if not row.reason]
     labels = sorted({row.label for row in same})
     for row in same:
         if len(labels) > 1:
-            shown = (repr(options.label_kind.display(label)) for label in labels)
-            yield row.reject("conflicting_label", f"the same image is labeled {' and '.join(shown)}")
+            names = (repr(options.label_kind.display(label)) for label in labels)
+            yield row.reject("conflicting_label", f"the same image is labeled {' and '.join(names)}")
         elif row is not same[0]:
-            yield row.reject("duplicate", f"{what} {same[0].key!r}")
+            yield row.reject("duplicate", f"{resemblance} {same[0].key!r}")
         else:
             yield row

@@ -87,7 +87,7 @@ def _plan_here(options: ConvertOptions, num_workers: int) -> Plan:
             samples.add(batch)
         listed.add(batch)
     layout = read_folders(survey.extract_output(folders), options)
-    labelled: Batches = (label_rows(batch, layout, options) for batch in listed.taken())
+    labelled: Batches = (label_rows(batch, layout, options) for batch in listed.drain())
     if options.parent:
         labelled, layout = _changed(RowStore(labelled), layout, options)
     if split_choice.depends_on_labels(options):
@@ -116,9 +116,9 @@ def _counted(phase: str, batches: Batches) -> Iterator[Batch]:
 
 def _changed(labelled: RowStore, layout: Layout, options: ConvertOptions) -> tuple[Batches, Layout]:
     """Returns the inputs that a dataset which is extended does not have, and the layout with what has changed."""
-    seen = extension.seen_inputs(itertools.chain.from_iterable(batch.rows() for batch in labelled), options)
-    changes = extension.find_changes(seen, options)
-    new = (batch.map_rows(extension.new_rows, changes, options) for batch in labelled.taken())
+    comparisons = extension.compare_inputs(itertools.chain.from_iterable(batch.rows() for batch in labelled), options)
+    changes = extension.find_changes(comparisons, options)
+    new = (batch.map_rows(extension.new_rows, changes, options) for batch in labelled.drain())
     return new, extension.tell_changes(layout, changes, options)
 
 
@@ -128,7 +128,7 @@ def _split(labelled: Batches, options: ConvertOptions, num_workers: int) -> Batc
     if options.group_by == NEAR_DUPLICATES:
         store = RowStore(batches)
         firsts = _look_alikes(store, options, num_workers)
-        batches = (batch.map_rows(duplicates.group_by_look, firsts) for batch in store.taken())
+        batches = (batch.map_rows(duplicates.group_by_look, firsts) for batch in store.drain())
     if options.group_by:  # a folder of a split names the split of its images, so that groups are after it
         batches = _groups_together(batches)
     batches = _without_duplicates(batches, options, num_workers)
@@ -144,7 +144,7 @@ def _split(labelled: Batches, options: ConvertOptions, num_workers: int) -> Batc
     ends = {
         split_class: split_choice.ends_of_splits(split_class, every, options) for split_class, every in points.items()
     }
-    return (batch.map_rows(split_choice.choose_splits, counts, ends, options) for batch in store.taken())
+    return (batch.map_rows(split_choice.choose_splits, counts, ends, options) for batch in store.drain())
 
 
 def _sized(batches: Batches, options: ConvertOptions) -> Batches:
@@ -155,20 +155,20 @@ def _sized(batches: Batches, options: ConvertOptions) -> Batches:
         samples.add(placed)
         store.add(placed)
     ratios = {name: measure(first, options) for name, first in samples.by_kind().items()}
-    return (size_rows(batch, ratios, options) for batch in store.taken())
+    return (size_rows(batch, ratios, options) for batch in store.drain())
 
 
 def _groups_together(batches: Batches) -> Iterator[Batch]:
     """Yields rows, where all rows of a group have the one split that any of them names."""
     alone = RowStore()
 
-    def of_groups(batch: Batch) -> Numbered:
+    def key_by_group(batch: Batch) -> Numbered:
         grouped, others = split_choice.divide_grouped(batch.rows())
         alone.add(Batch.from_rows(others))
         return by_hash(grouped, [row.group for row in grouped])
 
-    parts = in_parts(map(of_groups, batches))
-    yield from alone.taken()
+    parts = in_parts(map(key_by_group, batches))
+    yield from alone.drain()
     yield from batches_of(row for keyed in _groups(parts) for row in split_choice.in_one_split(*keyed))
 
 
@@ -185,7 +185,7 @@ def _without_duplicates(batches: Batches, options: ConvertOptions, num_workers: 
     if options.dedup == "near":
         store = RowStore(batches)
         firsts = _look_alikes(store, options, num_workers)
-        parts = in_parts(duplicates.key_by_look(batch, firsts) for batch in store.taken())
+        parts = in_parts(duplicates.key_by_look(batch, firsts) for batch in store.drain())
     else:
         parts = in_parts(_read(duplicates.key_by_content, RowStore(batches), options, num_workers))
     return batches_of(row for _, same in _groups(parts) for row in duplicates.keep_first(same, options))
@@ -226,19 +226,19 @@ def _cut(sized: Batches, bits: int, layout: Layout, options: ConvertOptions) -> 
 
     ranges = in_parts(by_range(surveyed(batch), bits) for batch in sized)
     plan = add_remarks(survey.extract_output(sums), layout, options)
-    folder = WorkingFolder.of(options.output, plan)
-    begun: dict[str, tuple[str, list[Batch]]] = {}  # by split: a shard whose rows are not all cut yet, and its rows
+    folder = WorkingFolder.for_plan(options.output, plan)
+    pending: dict[str, tuple[str, list[Batch]]] = {}  # by split: a shard whose rows are not all cut yet, and its rows
     for number in sorted(ranges):
         for shard, batch in cut(number, bits, ranges.pop(number), plan, options):
             phases.advance("planning", batch.num_rows)
             split = shard.partition("-")[0]
-            last, batches = begun.get(split, ("", []))
+            last, batches = pending.get(split, ("", []))
             if last == shard:
                 batches.append(locate_rows(batch, options))
                 continue
             if last:
                 folder.write_rows(last, batches)
-            begun[split] = shard, [locate_rows(batch, options)]
-    for shard, batches in begun.values():
+            pending[split] = shard, [locate_rows(batch, options)]
+    for shard, batches in pending.values():
         folder.write_rows(shard, batches)
     return plan

@@ -80,10 +80,10 @@ class Sums:
         splits = np.array(batch.column("placed_split"))
         buckets = buckets_at(batch.columns["position"])
         for split in np.unique(splits).tolist():
-            chosen = splits == split
-            sizes = itertools.compress(row_bytes(batch, split, options), chosen.tolist())
+            mask = splits == split
+            sizes = itertools.compress(row_bytes(batch, split, options), mask.tolist())
             costs = self.costs.setdefault(split, {})
-            for bucket, size in zip(buckets[chosen].tolist(), sizes, strict=True):
+            for bucket, size in zip(buckets[mask].tolist(), sizes, strict=True):
                 costs[bucket] = costs.get(bucket, 0) + size
 
     def _add_example(self, reason: str, example: str) -> None:
@@ -112,8 +112,8 @@ class PlanSurvey:
         sums.num_bytes += sum(itertools.compress(batch.column("num_bytes"), good))
         sums.ungrouped += list(itertools.compress(batch.column("group"), good)).count("")
         sums.unsplit += list(itertools.compress(batch.column("split"), good)).count("")
-        for named, label in set(itertools.compress(batch.zipped("split", "label"), good)):
-            sums.classes.update((named, name) for name in options.label_kind.names(label))
+        for split, label in set(itertools.compress(batch.zipped("split", "label"), good)):
+            sums.classes.update((split, name) for name in options.label_kind.names(label))
         sums.add_costs(batch, options)
         sums.hashes += _sum_of_hashes(batch)
         return sums
@@ -127,21 +127,21 @@ class PlanSurvey:
     def extract_output(self, accumulator: Sums) -> Plan:
         sums, options = accumulator, self._options
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
-        what = json.dumps(
+        identity = json.dumps(
             [options.shaping(), sums.inputs, sums.hashes % 2**256, *([options.parent] if options.parent else [])]
         )
-        chosen = options.stratify or options.validation  # then a class may miss in a split by chance
+        chooses_splits = options.stratify or options.validation  # then a class may miss in a split by chance
         buckets = {split: dict(sorted(costs.items())) for split, costs in sorted(sums.costs.items())}
         return Plan(
             classes=options.labels or extension.classes_of({label for _, label in sums.classes}, options),
             num_inputs=sums.inputs,
             num_rejected=dict(sorted(sums.reasons.items())),
             examples=dict(sorted(sums.examples.items())),
-            fingerprint=hashlib.sha256(what.encode()).hexdigest(),
+            fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
             buckets=buckets,
             shard_bytes=options.shard_bytes,
             num_shards={split: count for split in buckets if (count := options.shards_of(split))},
-            strangers=() if chosen or options.parent else tuple(_splits_without_common_class(sums.classes)),
+            strangers=() if chooses_splits or options.parent else tuple(_splits_without_common_class(sums.classes)),
             all_named=not sums.unsplit,
             num_images=dict(sorted(sums.images.items())),
             num_bytes=int(sums.num_bytes),

@@ -29,7 +29,7 @@ from tpu_input.dataset_format.label_kinds import LabelKind
 from tpu_input.dataset_format.records import FRAME_BYTES, Record, encode, valid_split
 from tpu_input.stored_images.check import Rejected, stored_bytes
 
-_OF_URLS = -2  # number of the kind of what is behind URLs
+_URL_KIND = -2  # number of the kind of what is behind URLs
 _SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to source bytes
 _CLASSES = 1 << 16  # of sizes: more than there are
 
@@ -75,9 +75,9 @@ class Samples:
         for code in np.unique(codes[codes >= 0]).tolist():
             name = _kind_name(code)
             first = self._kinds.get(name) or self._kinds.setdefault(name, FirstRows(self._seed))
-            chosen = np.flatnonzero((codes == code) & (places <= np.uint64(first.last)))
-            if len(chosen):
-                first.add(batch.take(chosen.tolist()).rows())
+            selected = np.flatnonzero((codes == code) & (places <= np.uint64(first.last)))
+            if len(selected):
+                first.add(batch.take(selected.tolist()).rows())
 
     def by_kind(self) -> dict[str, list[Row]]:
         """Returns the rows of the sample of each kind."""
@@ -103,9 +103,9 @@ def size_rows(batch: Batch, ratios: Mapping[str, float], options: ConvertOptions
     """
     batch = _check_names(batch, options)
     codes, is_rejected = _kind_codes(batch), _is_rejected(batch)
-    known, places = np.unique(codes, return_inverse=True)
-    is_url_kind = codes == _OF_URLS
-    ratio_by_kind = [1.0 if code == _OF_URLS else ratios.get(_kind_name(code), 0.0) for code in known.tolist()]
+    kinds, places = np.unique(codes, return_inverse=True)
+    is_url_kind = codes == _URL_KIND
+    ratio_by_kind = [1.0 if code == _URL_KIND else ratios.get(_kind_name(code), 0.0) for code in kinds.tolist()]
     ratio = np.array(ratio_by_kind)[places]
     stored = np.rint(_floats(batch.column("num_bytes")) * ratio).astype(np.int64)
     sizes = stored + np.fromiter(_bytes_around(batch, options.label_kind), np.int64, batch.num_rows)
@@ -152,7 +152,7 @@ def _kind_codes(batch: Batch) -> npt.NDArray[np.int64]:
     codes: npt.NDArray[np.int64] = endings * _CLASSES + classes
     uris = batch.columns["uri"]
     if isinstance(uris, list) or is_url(uris):
-        codes[np.fromiter(map(is_url, batch.column("uri")), np.bool_, batch.num_rows)] = _OF_URLS
+        codes[np.fromiter(map(is_url, batch.column("uri")), np.bool_, batch.num_rows)] = _URL_KIND
     return codes
 
 

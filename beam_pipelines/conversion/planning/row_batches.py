@@ -17,7 +17,7 @@ from beam_pipelines.sources.row_columns import Batch, joined
 from beam_pipelines.sources.rows import Row
 
 _PARTS = 1024  # in which rows are grouped by a key, each part in the memory of one process
-_HELD_ROWS = 1 << 16  # of all parts, that are collected before they are packed: 20 MB
+_BUFFER_ROWS = 1 << 16  # of all parts, that are collected before they are packed: 20 MB
 
 
 class RowStore:
@@ -43,7 +43,7 @@ class RowStore:
     def __iter__(self) -> Iterator[Batch]:
         return map(Batch.unpack, self._packed)
 
-    def taken(self) -> Iterator[Batch]:
+    def drain(self) -> Iterator[Batch]:
         """Yields the batches, and forgets each."""
         while self._packed:
             yield Batch.unpack(self._packed.popleft())
@@ -61,23 +61,23 @@ class Parts:
 
     def __init__(self) -> None:
         """Begins with nothing collected."""
-        self._held: list[Numbered] = []
-        self._num_held = 0
+        self._batches: list[Numbered] = []
+        self._num_rows = 0
 
     def add(self, batch: Batch, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Adds a batch; yields (part, packed rows) of all parts if many rows are collected now."""
-        self._held.append((batch, numbers))
-        self._num_held += batch.num_rows
-        if self._num_held >= _HELD_ROWS:
+        self._batches.append((batch, numbers))
+        self._num_rows += batch.num_rows
+        if self._num_rows >= _BUFFER_ROWS:
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[int, bytes]]:
         """Yields (part, packed rows) of all that is collected."""
-        held, self._held, self._num_held = [pair for pair in self._held if pair[0].num_rows], [], 0
-        if not held:
+        batches, self._batches, self._num_rows = [pair for pair in self._batches if pair[0].num_rows], [], 0
+        if not batches:
             return
-        rows = joined([batch for batch, _ in held])
-        numbers = np.concatenate([numbers for _, numbers in held])
+        rows = joined([batch for batch, _ in batches])
+        numbers = np.concatenate([numbers for _, numbers in batches])
         order = np.argsort(numbers, kind="stable")
         parts, begins = np.unique(numbers[order], return_index=True)
         for number, selected in zip(parts.tolist(), np.split(order, begins[1:]), strict=True):

@@ -111,12 +111,12 @@ def choose_splits(
     # New inputs of a dataset that is extended need not be of train, which the dataset has.
     has_train = bool(counts.get("train") or options.parent)
     if options.validation and ("validation" in counts or not has_train):
-        named = ", ".join(repr(name) for name in sorted(counts) if name)
+        names = ", ".join(repr(name) for name in sorted(counts) if name)
         raise ValueError(
             "--validation is the share of the split 'train' that becomes 'validation', but the inputs "
             + (
-                f"name the splits {named}; it needs 'train' without 'validation'"
-                if named
+                f"name the splits {names}; it needs 'train' without 'validation'"
+                if names
                 else "name no splits; divide them with --splits, for example --splits=train=90%,validation=10%"
             )
         )
