@@ -166,9 +166,11 @@ def test_an_output_within_the_input_is_found_behind_a_link(few_digits, tmp_path)
 
 def test_a_bucket_without_a_name_is_no_local_folder(tmp_path):
     command = [sys.executable, "-m", "beam_pipelines", "verify", "gs://"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ROOT})
-    assert shown.returncode == 2
-    assert len(shown.stderr.splitlines()) == 1
+    process = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ROOT}
+    )
+    assert process.returncode == 2
+    assert len(process.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -194,10 +196,10 @@ def test_a_report_that_was_killed_is_in_nobody_s_way(few_digits, tmp_path, monke
 
 def test_what_tells_tensorflow_datasets_of_a_dataset_goes_with_it(few_digits, tmp_path):
     manifest, *_ = convert(options(few_digits, tmp_path / "out"))
-    written = {Path(path) for path in write_tfds_metadata(manifest)}
+    metadata_files = {Path(path) for path in write_tfds_metadata(manifest)}
     assert verify(manifest.path).problems == []
     convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True))
-    assert not written & set((tmp_path / "out").iterdir())
+    assert not metadata_files & set((tmp_path / "out").iterdir())
 
 
 def test_a_sample_that_was_killed_is_made_whole(tmp_path, monkeypatch):
@@ -220,17 +222,17 @@ def test_a_sample_is_not_mixed_with_other_images(few_digits):
 def test_a_class_without_examples_is_said(few_digits, tmp_path, capsys):
     lines = [f"{path.relative_to(few_digits)},{path.parent.name}" for path in sorted(few_digits.rglob("*.jpg"))]
     # One image of class 0 goes along, as splits without a class in common are refused.
-    of_validation = {lines[0], *(line for line in lines if line.endswith(",2"))}
-    lines = [f"{line},{'validation' if line in of_validation else 'train'}" for line in lines]
+    validation_lines = {lines[0], *(line for line in lines if line.endswith(",2"))}
+    lines = [f"{line},{'validation' if line in validation_lines else 'train'}" for line in lines]
     (few_digits / "list.csv").write_text("\n".join(["image,label,split", *lines]))
     manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out"))
     print_summary(manifest)
-    shown = capsys.readouterr().out
-    assert "train: 23 examples of 3 classes, no examples of '2' in " in shown
-    assert "validation: 13 examples of 3 classes, no examples of '1' in " in shown
+    stdout = capsys.readouterr().out
+    assert "train: 23 examples of 3 classes, no examples of '2' in " in stdout
+    assert "validation: 13 examples of 3 classes, no examples of '1' in " in stdout
 
 
-def said(capsys) -> str:
+def error_line(capsys) -> str:
     """Returns the one line on stderr."""
     err = capsys.readouterr().err
     assert err.startswith("error: ")
@@ -245,14 +247,14 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert main([*command, "--max_rejected=0%", "--overwrite"]) == 2
     capsys.readouterr()
     assert main([*command[:3], "--quality=75", "--num_shards=train=2"]) == 2
-    shown = said(capsys)
-    assert "its --quality is 80, not 75" in shown
-    assert "its --resize_shorter is 16, not 0 (the default)" in shown
-    assert "its --num_shards is not given, not train=2" in shown
-    assert "--min_side" not in shown
-    found = re.search(r"resume it with: (jpeg2tpu .*?), choose another output", shown)
-    assert found
-    words = shlex.split(found[1])
+    message = error_line(capsys)
+    assert "its --quality is 80, not 75" in message
+    assert "its --resize_shorter is 16, not 0 (the default)" in message
+    assert "its --num_shards is not given, not train=2" in message
+    assert "--min_side" not in message
+    match = re.search(r"resume it with: (jpeg2tpu .*?), choose another output", message)
+    assert match
+    words = shlex.split(match[1])
     assert words == ["jpeg2tpu", *command, "--max_rejected=0%"]
     assert main([*words[1:-1], "--max_rejected=10%"]) == 0
 
@@ -283,9 +285,9 @@ def test_a_kept_command_that_a_terminal_would_obey_is_not_shown(word, few_digits
     (path,) = (tmp_path / "out").glob(".jpeg2tpu/*/conversion.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"command": [word]}))
     assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--seed=1"]) == 2
-    shown = said(capsys)
-    assert shown[:-1].isprintable()
-    assert "conversion.json' is damaged" in shown
+    message = error_line(capsys)
+    assert message[:-1].isprintable()
+    assert "conversion.json' is damaged" in message
 
 
 @contextlib.contextmanager
@@ -319,33 +321,35 @@ def test_a_complete_dataset_on_a_read_only_disk_is_complete(few_digits, tmp_path
         assert main(command) == 0
         assert f"already complete, nothing to do: {output}/manifest.json" in capsys.readouterr().out
         assert main([*command, "--quality=75", "--overwrite"]) == 2
-        assert re.search("its --quality is 90, not 75; .* cannot be written: (Read-only|Permission)", said(capsys))
+        assert re.search(
+            "its --quality is 90, not 75; .* cannot be written: (Read-only|Permission)", error_line(capsys)
+        )
     (output / "rejected.jsonl").unlink()
     with read_only(output):
         assert main(command) == 2
-        assert "without 'rejected.jsonl'" in said(capsys)
+        assert "without 'rejected.jsonl'" in error_line(capsys)
     assert files(output) == {path: digest for path, digest in before.items() if path != "rejected.jsonl"}
     with read_only(tmp_path / "out" / "index"):
         assert main(["convert", f"--input={few_digits}", f"--output={output}/index/new"]) == 2
-        assert re.search("Read-only file system|Permission denied", said(capsys))
+        assert re.search("Read-only file system|Permission denied", error_line(capsys))
 
 
 def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_path, monkeypatch, capsys):
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     convert(opts)
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
-    end, ended = shard_writing._Files.end, []
+    end, receipts = shard_writing._Files.end, []
 
-    def remove_before_the_second(written, receipt):
-        ended.append(receipt)
-        if len(ended) == 2:
+    def remove_before_the_second(shard_files, receipt):
+        receipts.append(receipt)
+        if len(receipts) == 2:
             shutil.rmtree(tmp_path / "out")
-        end(written, receipt)
+        end(shard_files, receipt)
 
-    with monkeypatch.context() as removed:
-        removed.setattr(shard_writing._Files, "end", remove_before_the_second)
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_writing._Files, "end", remove_before_the_second)
         assert main(command) == 2
-    assert said(capsys).endswith("rerun the same command to resume\n")
+    assert error_line(capsys).endswith("rerun the same command to resume\n")
     assert main(command) == 0
     assert files(tmp_path / "out") == files(tmp_path / "new")
 
@@ -369,7 +373,7 @@ def test_shards_that_a_removal_has_missed_are_this_conversion_s_or_kept(flags, f
         leave(tmp_path / "other", foreign)
         before = files(tmp_path / "out")
         assert main(command) == 2
-        assert "contains other files and no dataset: " in said(capsys)
+        assert "contains other files and no dataset: " in error_line(capsys)
         assert files(tmp_path / "out") == before
         (tmp_path / "out" / foreign).unlink()
     leave(tmp_path / "new", second, f"index/{first[:-9]}.parquet")
@@ -382,10 +386,10 @@ def test_splits_that_nothing_would_follow_are_refused(few_digits, tmp_path, caps
         shutil.copytree(few_digits, tmp_path / "in" / split)
     command = ["convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out"]
     assert main([*command, "--splits=train=80%,test=20%"]) == 2
-    (shown,) = capsys.readouterr().err.splitlines()
+    (message,) = capsys.readouterr().err.splitlines()
     assert (
         "already specifies its split ('train', 'validation'), so --splits=train=80%,test=20% would have no effect"
-        in shown
+        in message
     )
     assert not (tmp_path / "out").exists()
     assert main(command) == 0

@@ -31,8 +31,8 @@ def test_an_archive_of_the_training_set_alone_keeps_its_split(tmp_path):
     make(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg")
     tar(tmp_path / "in.tar", tmp_path, "train")
     assert {(row.split, row.label) for row in listed(tmp_path / "in.tar")} == {("train", "cat"), ("train", "dog")}
-    named = listed(Source(f"{tmp_path}/in.tar", "train"))
-    assert {(row.split, row.label) for row in named} == {("train", "cat"), ("train", "dog")}
+    rows = listed(Source(f"{tmp_path}/in.tar", "train"))
+    assert {(row.split, row.label) for row in rows} == {("train", "cat"), ("train", "dog")}
 
 
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -81,8 +81,8 @@ def test_imagenet_as_downloaded_is_read_in_place(tmp_path):
 def test_a_cut_off_archive_is_refused_rather_than_read_in_part(tmp_path):
     make(tmp_path, *(f"cat/{number}.jpg" for number in range(50)))
     tar(tmp_path / "in.tar", tmp_path, "cat")
-    whole = (tmp_path / "in.tar").read_bytes()
-    (tmp_path / "in.tar").write_bytes(whole[: 512 * 41 + 100])
+    data = (tmp_path / "in.tar").read_bytes()
+    (tmp_path / "in.tar").write_bytes(data[: 512 * 41 + 100])
     with pytest.raises(ValueError, match="is not a complete, uncompressed tar archive"):
         listed(tmp_path / "in.tar")
 
@@ -289,8 +289,8 @@ def test_hard_links_are_files_and_sparse_ones_are_rejected_as_gnu_tar_packs_them
         assert rows.keys() == unpacked.keys()
         assert rows.pop("dog/hole.jpg").reason == "bad_member"
         assert {row.reason for row in rows.values()} == {""}
-        found = {key: storage.read_bytes(row.uri) for key, row in rows.items()}
-        assert found == {key: unpacked[key].read_bytes() for key in rows}
+        contents = {key: storage.read_bytes(row.uri) for key, row in rows.items()}
+        assert contents == {key: unpacked[key].read_bytes() for key in rows}
 
 
 Packed = tuple[str, str, bytes | str]  # type, name, bytes or what a link names
@@ -334,12 +334,12 @@ def test_hard_links_to_hard_links_have_the_bytes_that_gnu_tar_unpacks(tmp_path, 
     subprocess.run([gnu_tar, "-C", str(tmp_path / "unpacked"), "-xf", str(tmp_path / "in.tar")], check=True)
     unpacked = {str(path.relative_to(tmp_path / "unpacked")): path for path in (tmp_path / "unpacked").rglob("*.jpg")}
     rows = listed(tmp_path / "in.tar")
-    found = {row.key: storage.read_bytes(row.uri) for row in sorted(rows, key=lambda row: row.number, reverse=True)}
+    contents = {row.key: storage.read_bytes(row.uri) for row in sorted(rows, key=lambda row: row.number, reverse=True)}
     assert {row.reason for row in rows} == {""}
-    assert found == {key: path.read_bytes() for key, path in unpacked.items()}
+    assert contents == {key: path.read_bytes() for key, path in unpacked.items()}
 
 
-LOST: dict[str, tuple[list[Packed], str]] = {
+BROKEN_LINKS: dict[str, tuple[list[Packed], str]] = {
     "not in the archive": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "gone.jpg")], "gone.jpg"),
     "behind the link": ([("hard", "cat/2.jpg", "cat/1.jpg"), ("file", "cat/1.jpg", b"1")], "cat/1.jpg"),
     "the link itself": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "cat/2.jpg")], "cat/2.jpg"),
@@ -362,9 +362,9 @@ LOST: dict[str, tuple[list[Packed], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", LOST)
+@pytest.mark.parametrize("case", BROKEN_LINKS)
 def test_a_hard_link_to_no_file_before_it_is_missing(tmp_path, case):
-    members, target = LOST[case]
+    members, target = BROKEN_LINKS[case]
     rows = {row.key: row for row in listed(packed(tmp_path / "in.tar", *members))}
     assert rows["cat/1.jpg"].reason == ""
     link = rows["cat/2.jpg"]

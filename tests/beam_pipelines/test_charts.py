@@ -38,8 +38,8 @@ def test_many_values_share_bars_of_equal_ratio():
     bins = charts.histogram(values)
     assert len(bins) <= 40
     assert (bins[0].low, bins[-1].high) == (1, 65_535)
-    assert sum(each.total for each in bins) == 65_535
-    assert all(one.high + 1 == other.low for one, other in itertools.pairwise(bins))
+    assert sum(bar.total for bar in bins) == 65_535
+    assert all(bar.high + 1 == next_bar.low for bar, next_bar in itertools.pairwise(bins))
 
 
 @pytest.mark.parametrize(
@@ -57,24 +57,24 @@ def test_ticks_are_below_what_they_name(values, ticks):
 
 
 def test_two_histograms_have_one_axis():
-    one, other = counts(v32=5), counts(v90=1, v3000=2)
-    bounds = charts.edges(one, other)
-    bins = [charts.histogram(each, bounds) for each in (one, other)]
-    assert [(each.low, each.high) for each in bins[0]] == [(each.low, each.high) for each in bins[1]]
-    assert [sum(each.total for each in side) for side in bins] == [5, 3]
-    assert [max(each.height for each in side) for side in bins] == [100, 100]
+    first, second = counts(v32=5), counts(v90=1, v3000=2)
+    bounds = charts.edges(first, second)
+    bins = [charts.histogram(values, bounds) for values in (first, second)]
+    assert [(bar.low, bar.high) for bar in bins[0]] == [(bar.low, bar.high) for bar in bins[1]]
+    assert [sum(bar.total for bar in side) for side in bins] == [5, 3]
+    assert [max(bar.height for bar in side) for side in bins] == [100, 100]
 
 
 def test_a_bar_is_not_higher_for_holding_more_whole_numbers_than_its_neighbour():
     values = np.zeros(65_536, np.int64)
     values[30:91] = 1000
-    heights = [each.height for each in charts.histogram(values)]
+    heights = [bar.height for bar in charts.histogram(values)]
     assert max(after / before for before, after in itertools.pairwise(heights)) < 1.1
 
 
-@pytest.mark.parametrize(("of", "value"), [(0.05, 10), (0.5, 10), (0.51, 20), (0.95, 20), (1.0, 20)])
-def test_quantiles(of, value):
-    assert charts.quantile(counts(v10=50, v20=50), of) == value
+@pytest.mark.parametrize(("fraction", "value"), [(0.05, 10), (0.5, 10), (0.51, 20), (0.95, 20), (1.0, 20)])
+def test_quantiles(fraction, value):
+    assert charts.quantile(counts(v10=50, v20=50), fraction) == value
 
 
 def test_ten_thousand_shards_make_few_marks():
@@ -101,7 +101,7 @@ def test_all_classes_are_shown_up_to_the_limit_and_the_extremes_beyond():
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "text"),
+    ("part", "total", "text"),
     [
         (0, 0, "0 %"),
         (0, 10, "0 %"),
@@ -111,8 +111,8 @@ def test_all_classes_are_shown_up_to_the_limit_and_the_extremes_beyond():
         (10, 10, "100 %"),
     ],
 )
-def test_shares_never_round_to_nothing_or_all(part, whole, text):
-    assert share(part, whole) == text
+def test_shares_never_round_to_nothing_or_all(part, total, text):
+    assert share(part, total) == text
 
 
 @pytest.mark.parametrize(("text", "short"), [("abcdefghij", "abcdefghij"), ("abcdefghijk", "abc…fghijk"), ("", "")])

@@ -19,12 +19,12 @@ def preflight(gs) -> tuple[str, ...]:
 
 
 def test_preflight_of_a_dataset_in_a_bucket_says_what_it_says_of_one_in_a_folder(gs, digits_dataset):
-    said = gs.does(*preflight(gs))
+    stdout = gs.does(*preflight(gs))
     gs.proxy.requests.clear()
-    assert said == gs.does(*preflight(gs), f"--dataset={digits_dataset.path}")
+    assert stdout == gs.does(*preflight(gs), f"--dataset={digits_dataset.path}")
     assert gs.proxy.requests == []
-    assert said.startswith(f"cnn by {default_trainer()} on v5e:2x2, 1 TPU VM × 4 cores")
-    assert said.endswith("nothing found that would fail on a TPU; lines marked – were not checked\n")
+    assert stdout.startswith(f"cnn by {default_trainer()} on v5e:2x2, 1 TPU VM × 4 cores")
+    assert stdout.endswith("nothing found that would fail on a TPU; lines marked – were not checked\n")
 
 
 def test_preflight_names_a_shard_that_the_bucket_does_not_deliver(gs):
@@ -41,9 +41,9 @@ SHORT = ("--image_size=8", "--images=32", "--rounds=1", "--batch_size=32")
 def test_the_benchmark_reads_every_stage_from_a_bucket(gs):
     code, out, err = gs.run(*BENCHMARK, gs.dataset, *SHORT, "--json")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert list(found["stages"]) == ["read", "parse", "crop", "decode", "resize", "batch", "layout"]
-    assert "cache='decoded'" in found["changes"]
+    result = json.loads(out)
+    assert list(result["stages"]) == ["read", "parse", "crop", "decode", "resize", "batch", "layout"]
+    assert "cache='decoded'" in result["changes"]
     reads = [re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["range"]) for request in gs.proxy.reads(".tfrecord")]
     assert reads
     assert all(read and int(read[2]) - int(read[1]) < 8 << 20 for read in reads)

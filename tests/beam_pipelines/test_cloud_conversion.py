@@ -33,21 +33,21 @@ def delete_all(folder: str) -> None:
     storage.delete([f"{folder}/{path}" for path, _ in storage.list_files(folder)])
 
 
-def shards(found: dict[str, str]) -> dict[str, str]:
-    return {path: digest for path, digest in found.items() if path.endswith(".tfrecord")}
+def shards(digests: dict[str, str]) -> dict[str, str]:
+    return {path: digest for path, digest in digests.items() if path.endswith(".tfrecord")}
 
 
 def test_worker_processes_read_a_bucket_and_the_command_writes_another_as_one_process_does(capsys, cloud, images):
     bucket, other = cloud.make_bucket(), cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
-    found = []
+    outputs = []
     for number in (1, 2):
         flags = (f"--num_processes={number}", "--shard_size=10KB", "--max_rejected=100%")
         assert run(capsys, "convert", f"--input={bucket}/images", f"--output={other}/out", *flags)[0] == 0
-        found.append(cloud.files(f"{other}/out"))
+        outputs.append(cloud.files(f"{other}/out"))
         delete_all(f"{other}/out")
-    assert found[0] == found[1]
-    assert len(shards(found[0])) == 5
+    assert outputs[0] == outputs[1]
+    assert len(shards(outputs[0])) == 5
 
 
 def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, images, tmp_path):
@@ -60,15 +60,15 @@ def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, imag
     assert (code, err) == (0, "")
     assert f"complete: {bucket}/out/manifest.json" in out
     assert run(capsys, "convert", f"--input={images}", f"--output={tmp_path}/out", *flags)[0] == 0
-    found = cloud.files(f"{bucket}/out")
-    assert shards(found) == shards(files(tmp_path / "out"))
-    assert found.keys() == files(tmp_path / "out").keys()  # no working file is left, nor the lock
+    digests = cloud.files(f"{bucket}/out")
+    assert shards(digests) == shards(files(tmp_path / "out"))
+    assert digests.keys() == files(tmp_path / "out").keys()  # no working file is left, nor the lock
     assert "already complete, nothing to do" in run(capsys, *command)[1]
     code, out, _ = run(capsys, "verify", f"{bucket}/out")
     assert (code, "no problems found" in out) == (0, True)
     assert run(capsys, "report", f"{bucket}/out")[:2] == (0, f"{bucket}/out/report.html\n")
     assert b"page.jpg" in cloud.get(f"{bucket}/out/report.html")
-    assert cloud.files(f"{bucket}/out").items() - found.items() == {
+    assert cloud.files(f"{bucket}/out").items() - digests.items() == {
         ("report.html", cloud.files(f"{bucket}/out")["report.html"])
     }
 
@@ -81,9 +81,9 @@ def test_a_damaged_shard_in_a_bucket_is_repaired_from_its_own_inputs(capsys, clo
     before, shard = cloud.files(f"{bucket}/out"), manifest.split("train").shards[1].name
     index = cloud.get(f"{bucket}/out/index/{shard.replace('.tfrecord', '.parquet')}")
     cloud.put(f"{bucket}/out/{shard}", b"noise")
-    own = {row.uri for row in read_index(index)}
+    sources = {row.uri for row in read_index(index)}
     storage.delete(
-        [uri for path, _ in storage.list_files(f"{bucket}/images") if (uri := f"{bucket}/images/{path}") not in own]
+        [uri for path, _ in storage.list_files(f"{bucket}/images") if (uri := f"{bucket}/images/{path}") not in sources]
     )
     code, out, _ = run(capsys, "repair", f"{bucket}/out", *flags)
     assert code == 0, out
@@ -111,12 +111,12 @@ def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_
         tar.add(images, "images")
         assert sum(member.islnk() for member in tar.getmembers()) == 1
     cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
-    of_list, *_ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"))
-    assert (of_list.num_inputs, of_list.num_rejected) == (42, {"missing": 4, "not_an_image": 1})
-    of_tar, *_ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"))
+    list_manifest, *_ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"))
+    assert (list_manifest.num_inputs, list_manifest.num_rejected) == (42, {"missing": 4, "not_an_image": 1})
+    tar_manifest, *_ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"))
     convert(options(tmp_path / "images.tar", tmp_path / "out"))
     assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
-    assert (of_tar.num_inputs, of_tar.num_rejected) == (38, {"not_an_image": 1})
+    assert (tar_manifest.num_inputs, tar_manifest.num_rejected) == (38, {"not_an_image": 1})
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
@@ -153,13 +153,13 @@ def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
     manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"))
-    whole = cloud.files(f"{bucket}/out")
+    expected = cloud.files(f"{bucket}/out")
     first, second = (shard.name for shard in manifest.split("train").shards[:2])
     cloud.put(f"{bucket}/out/{first}", b"noise")
     storage.delete([f"{bucket}/out/{second}"])
     assert verify(f"{bucket}/out").damaged == [first, second]
     assert run(capsys, "verify", "--repair", f"{bucket}/out")[0] == 0
-    assert cloud.files(f"{bucket}/out") == whole
+    assert cloud.files(f"{bucket}/out") == expected
 
 
 @pytest.mark.parametrize("kind", ["images", "images.tar"])
@@ -176,9 +176,9 @@ def test_objects_that_are_replaced_between_plan_and_writing_stop_the_conversion(
     # The same bytes: what tells it from what was listed is its generation alone.
     after_planning(monkeypatch, lambda: cloud.put(name, cloud.get(name)))
     command = ("convert", f"--input={bucket}/{kind}", f"--output={bucket}/out", "--splits=all=100%")
-    shown = refused(capsys, *command)
-    assert "changed since" in shown
-    assert f"'{name}" in shown
+    message = refused(capsys, *command)
+    assert "changed since" in message
+    assert f"'{name}" in message
     assert "manifest.json" not in cloud.files(f"{bucket}/out")
     assert run(capsys, *command)[0] == 0
 
@@ -234,11 +234,11 @@ def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_nex
     command = ("convert", f"--input={bucket}/images", f"--output={tmp_path}/out", "--shard_size=10KB")
     monkeypatch.setattr(gcs, "RETRY", gcs.RETRY.with_timeout(1))
     proxy.fault = lambda request: "503" if request.kind == "read" and "2/" in request.name else ""
-    said = refused(capsys, *command)
-    assert "cannot be reached" in said
-    assert "while running" not in said
-    assert f"{bucket}/images/2/" in said
-    assert said.endswith("rerun the same command to resume\n")
+    message = refused(capsys, *command)
+    assert "cannot be reached" in message
+    assert "while running" not in message
+    assert f"{bucket}/images/2/" in message
+    assert message.endswith("rerun the same command to resume\n")
     proxy.calm()
     assert run(capsys, *command, "--max_rejected=100%")[0] == 0
     manifest = read_manifest(str(tmp_path / "out"))

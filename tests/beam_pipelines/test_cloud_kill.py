@@ -39,7 +39,7 @@ class Conversion:
     def __init__(self, proxy, bucket: str) -> None:
         self._proxy, self._bucket = proxy, bucket
 
-    def run(self, output: str, who: str = "all", at: int = 0) -> subprocess.CompletedProcess:
+    def run(self, output: str, victim: str = "all", fatal_request: int = 0) -> subprocess.CompletedProcess:
         command = [sys.executable, "-W", "ignore", "-c", COMMAND, "convert", f"--input={self._bucket}/images"]
         process = subprocess.Popen(
             [*command, f"--output={self._bucket}/{output}", "--shard_size=10KB", "--num_processes=2"],
@@ -57,8 +57,8 @@ class Conversion:
                 return ""
             with lock:
                 number += 1
-                if number == at:
-                    _kill(process.pid, who)
+                if number == fatal_request:
+                    _kill(process.pid, victim)
             return ""
 
         self._proxy.fault = kill
@@ -68,8 +68,8 @@ class Conversion:
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def _kill(parent: int, who: str) -> None:
-    if who == "all":
+def _kill(parent: int, victim: str) -> None:
+    if victim == "all":
         os.killpg(parent, signal.SIGKILL)
         return
     for server in psutil.Process(parent).children():
@@ -85,27 +85,29 @@ def conversion(cloud, proxy, digits) -> Conversion:
         for path in sorted((digits / label).iterdir())[:12]:
             cloud.put(f"{bucket}/images/{label}/{path.name}", path.read_bytes())
     conversion = Conversion(proxy, bucket)
-    done = conversion.run("whole")
-    assert done.returncode == 0, done.stderr
+    result = conversion.run("whole")
+    assert result.returncode == 0, result.stderr
     return conversion
 
 
 def test_a_conversion_killed_at_any_request_leaves_whole_objects_alone_and_goes_on(cloud, conversion):
     bucket, num_requests = conversion._bucket, conversion.num_requests
-    whole = cloud.files(f"{bucket}/whole")
+    expected = cloud.files(f"{bucket}/whole")
     for seed in range(2):
-        for who in ("all", "writer"):
-            at = random.Random(seed).randrange(num_requests // (2 if who == "writer" else 20), num_requests)
-            done = conversion.run(f"{who}{seed}", who, at)
-            left = cloud.files(f"{bucket}/{who}{seed}").items()
-            assert {path for path, _ in left - whole.items() if not path.startswith(".jpeg2tpu/")} == set()
-            if who == "all":
-                assert done.returncode == -signal.SIGKILL
-            if who == "writer" and done.returncode:
-                assert done.stderr.startswith("error: a worker process has ended")
-            done = conversion.run(f"{who}{seed}")
-            assert done.returncode == 0, done.stderr
-            assert cloud.files(f"{bucket}/{who}{seed}") == whole
+        for victim in ("all", "writer"):
+            fatal_request = random.Random(seed).randrange(
+                num_requests // (2 if victim == "writer" else 20), num_requests
+            )
+            result = conversion.run(f"{victim}{seed}", victim, fatal_request)
+            objects = cloud.files(f"{bucket}/{victim}{seed}").items()
+            assert {path for path, _ in objects - expected.items() if not path.startswith(".jpeg2tpu/")} == set()
+            if victim == "all":
+                assert result.returncode == -signal.SIGKILL
+            if victim == "writer" and result.returncode:
+                assert result.stderr.startswith("error: a worker process has ended")
+            result = conversion.run(f"{victim}{seed}")
+            assert result.returncode == 0, result.stderr
+            assert cloud.files(f"{bucket}/{victim}{seed}") == expected
 
 
 def test_a_second_conversion_into_the_same_output_is_told_who_is_writing(cloud, few_digits, monkeypatch):
@@ -130,16 +132,16 @@ def test_a_lock_whose_holder_was_killed_is_taken_over(cloud, few_digits, monkeyp
 def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, monkeypatch):
     monkeypatch.setattr(gcs_lock, "LEASE", 0.5)
     bucket = cloud.make_bucket()
-    lost = threading.Event()
+    lock_loss = threading.Event()
     renew = gcs_lock._renew
 
     def renew_and_say(*args):
         renew(*args)
-        lost.set()
+        lock_loss.set()
 
     def steal(folder, plan):  # as another process would that had waited in vain for a sign of life
         cloud.put(f"{bucket}/out/.jpeg2tpu/lock", b"{}")
-        assert lost.wait(20)
+        assert lock_loss.wait(20)
         write_plan(folder, plan)
 
     write_plan = WorkingFolder.write_plan
@@ -147,9 +149,9 @@ def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, 
     monkeypatch.setattr(WorkingFolder, "write_plan", steal)
     with pytest.raises(OSError, match="was lost because this process was suspended"):
         convert(options(few_digits, f"{bucket}/out"))
-    found = cloud.files(f"{bucket}/out")
-    assert "manifest.json" not in found
-    assert ".jpeg2tpu/lock" in found  # the other's
+    objects = cloud.files(f"{bucket}/out")
+    assert "manifest.json" not in objects
+    assert ".jpeg2tpu/lock" in objects  # the other's
 
 
 def test_two_that_commit_at_the_same_time_are_kept_apart(cloud, proxy):

@@ -31,15 +31,15 @@ def commands(uri: str, local: Path) -> list[tuple[str, ...]]:
 @pytest.mark.cloud
 def test_a_missing_bucket(capsys, cloud, few_digits):
     for command in commands("gs://no-such-bucket-here/images", few_digits):
-        said = refused(capsys, *command)
-        assert said.startswith(
+        message = refused(capsys, *command)
+        assert message.startswith(
             "error: the bucket 'gs://no-such-bucket-here' does not exist; correct the name, or run: gcloud"
         )
 
 
 @pytest.mark.cloud
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "expected"),
     [
         (
             DENIED,
@@ -50,21 +50,21 @@ def test_a_missing_bucket(capsys, cloud, few_digits):
     ],
     ids=["denied", "requester_pays", "anonymous"],
 )
-def test_a_bucket_that_refuses(capsys, cloud, proxy, few_digits, answer, says):
+def test_a_bucket_that_refuses(capsys, cloud, proxy, few_digits, answer, expected):
     bucket = cloud.make_bucket()
     proxy.fault = lambda request: answer
     for command in commands(f"{bucket}/images", few_digits):
-        said = refused(capsys, *command)
-        assert says in said
-        assert f"{bucket}/images" in said
+        message = refused(capsys, *command)
+        assert expected in message
+        assert f"{bucket}/images" in message
 
 
 @pytest.mark.cloud
 def test_a_bucket_that_can_be_read_but_not_written(capsys, cloud, proxy, few_digits):
     bucket = cloud.make_bucket()
     proxy.fault = lambda request: DENIED if request.kind == "upload" else ""
-    said = refused(capsys, "convert", f"--input={few_digits}", f"--output={bucket}/out")
-    assert said.startswith(f"error: no permission for '{bucket}/out/.jpeg2tpu/lock': somebody@example.com")
+    message = refused(capsys, "convert", f"--input={few_digits}", f"--output={bucket}/out")
+    assert message.startswith(f"error: no permission for '{bucket}/out/.jpeg2tpu/lock': somebody@example.com")
     assert proxy.counts().keys() == {"list", "upload"}  # nothing was launched
 
 
@@ -126,15 +126,15 @@ def test_a_uri_without_a_bucket(capsys, tmp_path):
 
 
 def test_a_missing_client_is_said_before_anything_is_launched(few_digits):
-    without = (
+    code = (
         "import sys; sys.modules['google.cloud.storage'] = None\n"
         "from beam_pipelines.__main__ import main\n"
         f"sys.exit(main(['convert', '--input={few_digits}', '--output=gs://bucket/out']))"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", without], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: 'gs://bucket/out' needs google-cloud-storage (")
-    assert done.stderr.endswith("; run: pip install google-cloud-storage\n")
+    process = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("error: 'gs://bucket/out' needs google-cloud-storage (")
+    assert process.stderr.endswith("; run: pip install google-cloud-storage\n")
 
 
 @pytest.mark.cloud
@@ -144,8 +144,8 @@ def test_pascal_voc_in_a_bucket_is_told_as_such_but_not_files_of_boxes_beside_im
         cloud.put(f"{bucket}/{name}", b"\0")
     for name in ("cat/Annotations/1.xml", "cat/b.jpg", "dog/Annotations/2.xml", "dog/b.jpg"):
         cloud.put(f"{bucket}/beside/{name}", b"\0")
-    said = refused(capsys, "convert", f"--input={bucket}/voc", f"--output={tmp_path}/voc")
-    assert f"input '{bucket}/voc' is in the layout of Pascal VOC" in said
-    code, _, said = run(capsys, "convert", f"--input={bucket}/beside", f"--output={tmp_path}/beside")
-    assert (code, "objects with boxes" in said) == (2, False)
-    assert said.startswith("not images, so only listed in rejected.jsonl: 2 .xml\nerror: ")
+    message = refused(capsys, "convert", f"--input={bucket}/voc", f"--output={tmp_path}/voc")
+    assert f"input '{bucket}/voc' is in the layout of Pascal VOC" in message
+    code, _, err = run(capsys, "convert", f"--input={bucket}/beside", f"--output={tmp_path}/beside")
+    assert (code, "objects with boxes" in err) == (2, False)
+    assert err.startswith("not images, so only listed in rejected.jsonl: 2 .xml\nerror: ")

@@ -97,9 +97,11 @@ def test_an_image_takes_one_request_and_a_shard_thirteen(cloud, proxy, digits):
     assert Counter(images.values())[1] > 200
     assert max(images.values()) == 2  # planning learns from a sample how much of an image is stored
     # A bucket has no renames: the commit copies what an attempt has written, and deletes it.
-    written = [(request.kind, match[1]) for request in proxy.requests if (match := _ATTEMPT.search(request.name))]
-    assert Counter(written) == {
-        (kind, what): num_shards for kind in ("upload", "copy", "delete") for what in ("data", "index")
+    attempt_requests = [
+        (request.kind, match[1]) for request in proxy.requests if (match := _ATTEMPT.search(request.name))
+    ]
+    assert Counter(attempt_requests) == {
+        (kind, part): num_shards for kind in ("upload", "copy", "delete") for part in ("data", "index")
     }
     assert proxy.counts(".tfrecord") == {}
     # Each index is read once more for the lengths.
@@ -117,11 +119,12 @@ def test_a_fresh_conversion_reads_the_manifest_and_lists_the_output_once_before_
     bucket = cloud.make_bucket()
     proxy.requests.clear()
     convert(options(few_digits, f"{bucket}/out", shard_bytes=10_000))
-    asked = [(request.kind, request.name) for request in proxy.requests]
-    lock, commit = asked.index(("upload", "out/.jpeg2tpu/lock")), asked.index(("look", "out/manifest.json"))
+    requests = [(request.kind, request.name) for request in proxy.requests]
+    lock, commit = requests.index(("upload", "out/.jpeg2tpu/lock")), requests.index(("look", "out/manifest.json"))
     looks = {("list", "out/"), ("read", "out/manifest.json")}
     before, locked, at_commit = (
-        [request for request in part if request in looks] for part in (asked[:lock], asked[lock:commit], asked[commit:])
+        [request for request in part if request in looks]
+        for part in (requests[:lock], requests[lock:commit], requests[commit:])
     )
     assert before == [("list", "out/")]  # whether there is anything else than a dataset, before a lock is made there
     assert sorted(locked) == sorted(looks)
@@ -149,7 +152,7 @@ def test_listing_an_archive_skips_large_members_and_reads_small_ones_in_large_pi
     assert len(list(list_rows(Source(source), options(source, f"{bucket}/out")))) == num_members
     assert sum(proxy.counts().values()) <= most_requests
     ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", read.headers["range"]) for read in proxy.reads("in.tar")]
-    assert sum(int(each[2]) + 1 - int(each[1]) for each in ranges if each) <= most_read * len(data)
+    assert sum(int(match[2]) + 1 - int(match[1]) for match in ranges if match) <= most_read * len(data)
 
 
 def test_listing_an_archive_of_digits_takes_few_requests(cloud, proxy, digits, tmp_path):

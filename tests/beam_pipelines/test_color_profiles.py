@@ -153,9 +153,9 @@ def test_greys_become_those_of_srgb(grey, profile, mode):
     reference = ImageCms.buildTransform(
         io.BytesIO(profile), ImageCms.createProfile("sRGB"), "L" if profile[16:20] == b"GRAY" else "RGB", "RGB"
     )
-    shown = ImageCms.applyTransform(flat(grey, "L").convert(reference.input_mode), reference)
-    assert shown
-    expected = np.array(shown.getpixel((0, 0)))
+    reference_image = ImageCms.applyTransform(flat(grey, "L").convert(reference.input_mode), reference)
+    assert reference_image
+    expected = np.array(reference_image.getpixel((0, 0)))
     data = file(source, "PNG" if mode != "L" else "JPEG", icc_profile=profile)
     image = check_image(data, ImageOptions())
     np.testing.assert_allclose(pixel(image.encoded), expected, atol=2)
@@ -191,7 +191,7 @@ def test_what_is_transparent_becomes_white_and_the_rest_srgb():
     pixels = tf.io.decode_jpeg(image.encoded).numpy().astype(int)
     np.testing.assert_allclose(pixels[3, 16], (255, 255, 255), atol=3)
     np.testing.assert_allclose(pixels[16, 16], GREEN, atol=4)
-    np.testing.assert_allclose(pixels[28, 16], [(each + 255) / 2 for each in GREEN], atol=4)
+    np.testing.assert_allclose(pixels[28, 16], [(value + 255) / 2 for value in GREEN], atol=4)
 
 
 def test_a_palette_s_colors_are_converted_too():

@@ -54,10 +54,10 @@ def test_an_index_that_is_damaged_before_the_commit_stops_it_and_is_written_agai
     convert(options(few_digits, tmp_path / "whole"))
     commit = vars(convert_module)["commit"]
 
-    def after_damage(of, *args):
+    def after_damage(opts, *args):
         first, second = sorted((tmp_path / "out" / ".jpeg2tpu").glob("*/train-*.index-*"))[:2]
         first.write_bytes(b"noise" if damage == "damaged" else second.read_bytes())
-        return commit(of, *args)
+        return commit(opts, *args)
 
     monkeypatch.setattr(convert_module, "commit", after_damage)
     with pytest.raises(
@@ -108,8 +108,8 @@ def test_threads_and_processes_of_beam_give_the_same_bytes(few_digits, tmp_path)
 def test_what_is_no_image_is_in_rejected_jsonl_and_the_rest_is_converted(few_digits, tmp_path):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     (few_digits / "1" / "empty.jpg").write_bytes(b"")
-    whole = next((few_digits / "2").iterdir()).read_bytes()
-    (few_digits / "2" / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    data = next((few_digits / "2").iterdir()).read_bytes()
+    (few_digits / "2" / "half.jpg").write_bytes(data[: len(data) // 2])
     (few_digits / "stray.txt").write_text("hello")
     manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     lines = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
@@ -150,27 +150,27 @@ def test_one_based_labels_are_written_when_asked_for_and_read_back(few_digits, t
 
 def test_an_interrupted_conversion_goes_on_and_ends_with_the_same_files(few_digits, tmp_path, monkeypatch):
     convert(options(few_digits, tmp_path / "whole"))
-    written: list[str] = []
+    first_shards: list[str] = []
 
     def write_two(name, *args):
-        if len(written) == 2:
+        if len(first_shards) == 2:
             raise OSError("the disk is full")
-        written.append(name)
+        first_shards.append(name)
         return write_planned(name, *args)
 
     monkeypatch.setattr(shard_writing, "write_planned", write_two)
     with pytest.raises(OSError, match="the disk is full"):
         convert(options(few_digits, tmp_path / "out"), num_processes=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    again = []
+    second_shards = []
 
     def write_and_remember(name, *args):
-        again.append(name)
+        second_shards.append(name)
         return write_planned(name, *args)
 
     monkeypatch.setattr(shard_writing, "write_planned", write_and_remember)
     convert(options(few_digits, tmp_path / "out"))
-    assert not set(again) & set(written)
+    assert not set(second_shards) & set(first_shards)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 

@@ -81,16 +81,16 @@ def test_images_that_no_shard_holds_are_rejected_where_shards_are_cut_by_size(fe
 def test_larger_images_are_stored_with_the_shorter_side_asked_for(photos, tmp_path):
     images = ImageOptions(resize_shorter=100)
     manifest, *_ = convert(options(photos, tmp_path / "out", images=images))
-    kept = 0
+    num_larger = 0
     for record in [record for split in manifest.splits for record in records(manifest, split)]:
         with Image.open(photos / record.key) as source:
             width, height = source.size
-        is_kept = record.key.endswith(".jpg") and min(width, height) <= 110
-        assert min(record.height, record.width) == (min(width, height) if is_kept else min(100, width, height))
-        kept += is_kept and min(width, height) > 100
+        is_unchanged = record.key.endswith(".jpg") and min(width, height) <= 110
+        assert min(record.height, record.width) == (min(width, height) if is_unchanged else min(100, width, height))
+        num_larger += is_unchanged and min(width, height) > 100
         assert record.width / record.height == pytest.approx(width / height, abs=0.02)
-    assert manifest.num_noted == {"slightly larger than --resize_shorter": kept}
-    assert kept
+    assert manifest.num_noted == {"slightly larger than --resize_shorter": num_larger}
+    assert num_larger
     assert verify(manifest.path).problems == []
 
 
@@ -98,13 +98,13 @@ def test_reencoding_all_keeps_nothing_of_a_file_but_its_pixels(few_digits, tmp_p
     exif = Image.Exif()
     exif[0x010E] = "a secret"
     Image.new("L", (32, 32), 90).save(few_digits / "0" / "secret.jpg", exif=exif, comment=b"a secret")
-    kept, *_ = convert(options(few_digits, tmp_path / "kept"))
+    default, *_ = convert(options(few_digits, tmp_path / "kept"))
     clean, *_ = convert(options(few_digits, tmp_path / "clean", images=ImageOptions(reencode="all")))
 
     def secrets(manifest) -> int:
         return sum(b"a secret" in record.encoded for name in manifest.splits for record in records(manifest, name))
 
-    assert (secrets(kept), secrets(clean)) == (1, 0)
+    assert (secrets(default), secrets(clean)) == (1, 0)
     assert clean.num_fixed == {"--reencode=all": 37}
 
 
@@ -240,14 +240,14 @@ def test_the_job_graph_is_as_small_for_a_million_lines_as_for_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "message"),
     [
         ("", "a path is empty"),
         ("gs:/bucket/x", "'gs:/bucket/x' is not a URI; write gs://, or for a local folder ./gs:/bucket/x"),
         ("/", "overlap: one contains the other"),
     ],
 )
-def test_an_output_that_nobody_means_is_refused(capsys, few_digits, tmp_path, monkeypatch, output, said):
+def test_an_output_that_nobody_means_is_refused(capsys, few_digits, tmp_path, monkeypatch, output, message):
     monkeypatch.chdir(tmp_path)
-    assert said in refused(capsys, "convert", f"--input={few_digits}", f"--output={output}")
+    assert message in refused(capsys, "convert", f"--input={few_digits}", f"--output={output}")
     assert [path.name for path in tmp_path.iterdir()] == [few_digits.name]

@@ -76,13 +76,13 @@ def test_a_position_is_found_where_it_is_stored(data, expected):
 @pytest.fixture
 def counted(tmp_path) -> Path:
     """Twelve images: 4 PNG, 2 in Display P3, 3 with a position, 3 that need nothing."""
-    made = [jpeg(n, "PNG") for n in range(4)]
+    images = [jpeg(n, "PNG") for n in range(4)]
     for number in (4, 5):
         buffer = io.BytesIO()
         Image.new("RGB", (32, 24 + number), GREEN_IN_P3).save(buffer, "JPEG", icc_profile=PROFILES["Display P3"])
-        made.append(buffer.getvalue())
-    made += [jpeg(n, exif=gps_exif()) for n in range(6, 9)] + [jpeg(n) for n in range(9, 12)]
-    for number, data in enumerate(made):
+        images.append(buffer.getvalue())
+    images += [jpeg(n, exif=gps_exif()) for n in range(6, 9)] + [jpeg(n) for n in range(9, 12)]
+    for number, data in enumerate(images):
         path = tmp_path / "in" / str(number % 2) / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -101,8 +101,8 @@ def test_the_summary_and_the_report_say_what_was_encoded_again_and_who_has_a_pos
     ]
     for _ in ("made", "found complete"):
         assert converted(counted) == 0
-        said = capsys.readouterr().out.splitlines()
-        assert [line for line in said if line.startswith(("re-encoded", "GPS"))] == lines
+        output = capsys.readouterr().out.splitlines()
+        assert [line for line in output if line.startswith(("re-encoded", "GPS"))] == lines
     stored = b"".join(path.read_bytes() for path in (counted / "out").glob("*.tfrecord"))
     assert stored.count(b"Exif\0\0") == 3
     assert main(["report", str(counted / "out")]) == 0
@@ -120,9 +120,9 @@ def test_nothing_is_said_where_there_is_nothing(counted, capsys):
 
 def test_profiles_can_be_left_alone_which_is_counted_and_verified(counted, capsys):
     assert converted(counted, "--color_profiles=ignore") == 0
-    said = capsys.readouterr().out
-    assert "re-encoded: 4 of 12 images (4 format PNG)" in said
-    assert "ignored color profile: 2 of 12 images have colors other than sRGB" in said
+    output = capsys.readouterr().out
+    assert "re-encoded: 4 of 12 images (4 format PNG)" in output
+    assert "ignored color profile: 2 of 12 images have colors other than sRGB" in output
     stored = [
         frame
         for path in (counted / "out").glob("*.tfrecord")

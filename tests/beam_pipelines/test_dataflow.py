@@ -31,21 +31,21 @@ def bucket(cloud, few_digits) -> str:
 
 @pytest.fixture
 def page(bucket) -> str:
-    done = convert(bucket, "--dry_run")
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    result = convert(bucket, "--dry_run")
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 def test_a_dry_run_installs_unpickles_builds_checks_and_estimates_and_leaves_nothing(page, bucket, cloud):
     lines = dict(re.split(r" {2,}", line, maxsplit=1) for line in page.splitlines() if not line.startswith(" "))
     assert "nothing is submitted" in lines["dataflow"]
     # What a worker is asked to install: Beam and what it needs are more than half of it.
-    found = re.search(r"(\d+) packages without TensorFlow, in which the job can be unpickled", lines["package"])
-    assert found
-    assert 30 < int(found[1]) < 100
-    found = re.match(r"list, plan, write, commit: (\d+) steps, a graph of ([\d.]+) KB, a request of", lines["job"])
-    assert found
-    steps, size = found.groups()
+    match = re.search(r"(\d+) packages without TensorFlow, in which the job can be unpickled", lines["package"])
+    assert match
+    assert 30 < int(match[1]) < 100
+    match = re.match(r"list, plan, write, commit: (\d+) steps, a graph of ([\d.]+) KB, a request of", lines["job"])
+    assert match
+    steps, size = match.groups()
     assert int(steps) > 30
     assert float(size) < 500  # Dataflow takes 10 MB
     assert lines["bucket"] == f"{bucket}/temp can be written"
@@ -58,22 +58,22 @@ def test_a_dry_run_installs_unpickles_builds_checks_and_estimates_and_leaves_not
 
 @pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=["convert", "dry_run"])
 def test_a_temp_location_that_cannot_be_written_is_said_before_the_launch(bucket, flags):
-    done = convert(bucket, "--temp_location=gs://no-such-bucket/temp", *flags)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --temp_location=gs://no-such-bucket/temp cannot be written: ")
-    assert len(done.stderr.splitlines()) == 1
+    result = convert(bucket, "--temp_location=gs://no-such-bucket/temp", *flags)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: --temp_location=gs://no-such-bucket/temp cannot be written: ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_more_shards_than_readers_can_take_are_refused_with_what_to_do(bucket):
-    done = convert(bucket, "--dry_run", "--num_shards=train=200000,validation=1")
-    assert done.returncode == 2
-    assert "have at most 100,000 by using a larger --shard_size" in done.stderr
+    result = convert(bucket, "--dry_run", "--num_shards=train=200000,validation=1")
+    assert result.returncode == 2
+    assert "have at most 100,000 by using a larger --shard_size" in result.stderr
 
 
 def test_a_template_holds_the_job_and_nothing_is_submitted(bucket, cloud):
-    done = convert(bucket, f"--template_location={bucket}/templates/convert")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"written: the template {bucket}/templates/convert; nothing was submitted\n"
+    result = convert(bucket, f"--template_location={bucket}/templates/convert")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"written: the template {bucket}/templates/convert; nothing was submitted\n"
     template = json.loads(cloud.get(f"{bucket}/templates/convert"))
     assert template["type"] == "JOB_TYPE_BATCH"
     assert template["environment"]["workerPools"][0]["numThreadsPerWorker"] == 1

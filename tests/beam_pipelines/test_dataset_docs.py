@@ -20,20 +20,20 @@ def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatc
     assert [command[0] for command in commands][2:8] == ["relabel", "filter", "split", "reshard", "merge", "diff"]
     assert run(capsys, *commands[0])[0] == 0
     assert run(capsys, "convert", "--input=digits", "--output=more", "--seed=1")[0] == 0
-    found = dict[str, str]()
+    outputs = dict[str, str]()
     for command in commands[1:]:
         code, out, err = run(capsys, *command)
-        said = (
+        message = (
             "duplicates left out: 1,758 of train, 37 of validation; of copies in several splits, the one outside train "
         )
-        expected = int(command[0] == "diff"), f"{said}stays\n" if command[0] == "merge" else ""
+        expected = int(command[0] == "diff"), f"{message}stays\n" if command[0] == "merge" else ""
         assert (code, err) == expected, command
-        found.setdefault(command[0], out)
-    assert "(left_out 1)" in found["filter"]
+        outputs.setdefault(command[0], out)
+    assert "(left_out 1)" in outputs["filter"]
     # test_extend.py has what these do where something is new or gone.
     assert (commands[-2][-1], commands[-1][-1]) == ("--extend", "--prune")
     assert "already complete, nothing to do" in out
-    assert "pairs of images that look alike" in found["report"]
-    assert "duplicate 1795" in found["merge"]
-    assert "conflicting_label 2" in found["merge"]  # the relabelled image has another label in the other dataset
-    assert "relabelled: 1 (1 '3' to '5'), such as '3/0003.jpg'" in found["diff"]
+    assert "pairs of images that look alike" in outputs["report"]
+    assert "duplicate 1795" in outputs["merge"]
+    assert "conflicting_label 2" in outputs["merge"]  # the relabelled image has another label in the other dataset
+    assert "relabelled: 1 (1 '3' to '5'), such as '3/0003.jpg'" in outputs["diff"]

@@ -33,16 +33,16 @@ def test_each_difference_is_found_once(pair, capsys):
     a, b = pair
     code, out, err = run(capsys, "diff", a, b, "--json")
     assert (code, err) == (1, "")
-    found = json.loads(out)
-    assert list(found["added"]) == ["1/new.jpg", "ten/10.jpg"]
-    assert found["added"]["ten/10.jpg"] == {"split": "train", "class": "ten"}
-    assert len(found["removed"]) == 1
-    assert next(iter(found["removed"])).startswith("0/")
-    assert [key[:2] for key in found["other_bytes"]] == ["2/"]
-    assert (found["relabelled"], found["moved"]) == ({}, {})
-    assert (found["classes_only_of_a"], found["classes_only_of_b"]) == ([], ["ten"])
+    differences = json.loads(out)
+    assert list(differences["added"]) == ["1/new.jpg", "ten/10.jpg"]
+    assert differences["added"]["ten/10.jpg"] == {"split": "train", "class": "ten"}
+    assert len(differences["removed"]) == 1
+    assert next(iter(differences["removed"])).startswith("0/")
+    assert [key[:2] for key in differences["other_bytes"]] == ["2/"]
+    assert (differences["relabelled"], differences["moved"]) == ({}, {})
+    assert (differences["classes_only_of_a"], differences["classes_only_of_b"]) == ([], ["ten"])
     total = json.loads((a / "manifest.json").read_text())["num_inputs"]
-    assert found["num_same"] == total - 2
+    assert differences["num_same"] == total - 2
 
 
 def test_the_text_has_counts_by_class_and_some_keys(pair, capsys):

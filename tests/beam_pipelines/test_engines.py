@@ -184,8 +184,8 @@ def extra_packages(*flags: str) -> list[str]:
 )
 def test_workers_in_containers_are_given_this_package(tmp_path, flags):
     (tmp_path / "other.whl").touch()
-    own = [f"--extra_package={tmp_path}/other.whl"]
-    assert extra_packages(*flags, *own) == ["other.whl", "jpeg2tpu-0.1.0-py3-none-any.whl"]
+    package_flags = [f"--extra_package={tmp_path}/other.whl"]
+    assert extra_packages(*flags, *package_flags) == ["other.whl", "jpeg2tpu-0.1.0-py3-none-any.whl"]
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ EXECUTORS: dict[str, Callable[[], Executor]] = {
 
 @pytest.fixture(params=EXECUTORS)
 def executor(request) -> Iterator[Executor]:
-    with EXECUTORS[request.param]() as made:
-        yield made
+    with EXECUTORS[request.param]() as instance:
+        yield instance
 
 
 def test_results_are_in_the_order_of_the_units_however_long_each_takes(executor):
@@ -64,7 +64,7 @@ def test_an_error_that_cannot_be_pickled_keeps_its_text(executor):
 def test_a_unit_is_begun_before_the_one_before_it_is_done(executor, tmp_path):
     assert list(executor.map_units(Logger(tmp_path / "log"), range(20))) == list(range(1, 21))
     lines = (tmp_path / "log").read_text().splitlines()
-    assert sorted(lines) == sorted(f"{what} {number}" for what in ("begin", "call") for number in range(20))
+    assert sorted(lines) == sorted(f"{event} {number}" for event in ("begin", "call") for number in range(20))
     if isinstance(executor, Inline):  # elsewhere it depends on when a unit arrives
         assert all(lines.index(f"begin {number + 1}") < lines.index(f"call {number}") for number in range(19))
     assert all(lines.index(f"begin {number}") < lines.index(f"call {number}") for number in range(20))
@@ -72,17 +72,17 @@ def test_a_unit_is_begun_before_the_one_before_it_is_done(executor, tmp_path):
 
 @pytest.mark.parametrize("size", [0, UNIT_BYTES, 100 * UNIT_BYTES])
 def test_few_units_are_in_flight_and_one_that_is_too_large_is_alone(executor, size):
-    taken: list[int] = []
+    numbers: list[int] = []
 
     def units() -> Iterator[int]:
         for number in range(40):
-            taken.append(number)
+            numbers.append(number)
             yield number
 
     ahead = []
     for number, result in enumerate(executor.map_units(abs, units(), lambda unit: size)):
         assert result == number
-        ahead.append(len(taken) - number)
+        ahead.append(len(numbers) - number)
     # The one that is yielded, and one that has been taken from the units and waits for room.
     most = 2 if size > UNIT_BYTES else 3 * executor.num_workers + 2
     assert max(ahead) <= most
@@ -107,11 +107,11 @@ def test_who_stops_early_leaves_room_for_others(executor):
 
 
 def test_a_closed_executor_cancels_what_others_wait_for(executor):
-    begun = threading.Event()
+    start = threading.Event()
 
     def units() -> Iterator[float]:
         yield 0.0
-        begun.set()
+        start.set()
         while True:
             yield 0.001
 
@@ -121,7 +121,7 @@ def test_a_closed_executor_cancels_what_others_wait_for(executor):
 
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(work)
-        begun.wait()
+        start.wait()
         executor.close()
         assert isinstance(working.exception(60), CancelledError)
 
@@ -136,12 +136,12 @@ def test_large_buffers_come_from_processes_without_a_copy():
 
 def test_a_process_writes_its_results_into_the_same_memory_again():
     with Processes(1) as executor:
-        seen = set[int]()
+        memory_files = set[int]()
         for number, (data, files) in enumerate(executor.map_units(buffer_of, [(n, 300_000) for n in range(60)])):
             assert bytes(data) == bytes([number]) * 300_000
-            seen |= files
+            memory_files |= files
             del data
-    assert 1 <= len(seen) <= 3
+    assert 1 <= len(memory_files) <= 3
 
 
 @pytest.mark.parametrize("num_bytes", [10, 300_000, 9_000_000])
@@ -157,10 +157,10 @@ def test_a_result_stays_as_it_is_while_later_units_are_done(num_bytes):
 def test_there_are_no_more_processes_than_units_nor_than_asked_for_and_none_is_left(num_units, num_processes):
     before = set(psutil.Process().children(recursive=True))
     with Processes(3, ["numpy"]) as executor:
-        seen = set(executor.map_units(process_of, range(num_units)))
-    assert len({process for process, _ in seen}) <= num_processes
-    assert not {process for process, _ in seen} & {os.getpid()}
-    assert {num_threads for _, num_threads in seen} <= {1}  # NumPy's OpenBLAS would start one for each core
+        workers = set(executor.map_units(process_of, range(num_units)))
+    assert len({process for process, _ in workers}) <= num_processes
+    assert not {process for process, _ in workers} & {os.getpid()}
+    assert {num_threads for _, num_threads in workers} <= {1}  # NumPy's OpenBLAS would start one for each core
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
@@ -258,7 +258,7 @@ def test_processes_need_no_shared_memory_of_the_file_system():
     with contextlib.suppress(FileNotFoundError):
         if subprocess.run([*hidden, "true"], capture_output=True).returncode == 0:
             command = [*hidden, sys.executable, "-W", "ignore", "-c", LIMITED]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            assert (done.stdout, done.stderr) == ("16\n", "")
+            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert (result.stdout, result.stderr) == ("16\n", "")
             return
     pytest.skip("this user cannot hide /dev/shm from a process")

@@ -115,7 +115,7 @@ def read_parquet(path: Path, manifest: Manifest) -> Iterator[tuple[str, dict[str
                     row |= {
                         "label": label,
                         "class": manifest.label_kind.class_name(
-                            [names[each] for each in manifest.label_kind.indices(label)]
+                            [names[index] for index in manifest.label_kind.indices(label)]
                         ),
                     }
             yield file.name.partition("-")[0], row
@@ -130,16 +130,16 @@ def read_array_record(path: Path, manifest: Manifest) -> Iterator[tuple[str, dic
         for content in grain.sources.ArrayRecordDataSource(sorted(map(str, path.glob(f"{split}-*")))):
             record = decode(content)
             features = tf.train.Example.FromString(content).features.feature
-            found = {"key": features["image/key"].bytes_list.value[0].decode(), "sha256": record.sha256}
-            found |= {"image": features["image/encoded"].bytes_list.value[0], "class": record.class_name}
-            several = tuple(features["image/class/labels"].int64_list.value)
-            found["label"] = (
-                several if manifest.label_kind.is_list else features["image/class/label"].int64_list.value[0]
+            parts = {"key": features["image/key"].bytes_list.value[0].decode(), "sha256": record.sha256}
+            parts |= {"image": features["image/encoded"].bytes_list.value[0], "class": record.class_name}
+            labels = tuple(features["image/class/labels"].int64_list.value)
+            parts["label"] = (
+                labels if manifest.label_kind.is_list else features["image/class/label"].int64_list.value[0]
             )
-            found |= {"box": list(features["box"].int64_list.value), "age": features["age"].float_list.value[:1]}
-            found["age"] = next(iter(found["age"]), None)
-            found["caption"] = next((value.decode() for value in features["caption"].bytes_list.value), None)
-            yield split, found
+            parts |= {"box": list(features["box"].int64_list.value), "age": features["age"].float_list.value[:1]}
+            parts["age"] = next(iter(parts["age"]), None)
+            parts["caption"] = next((value.decode() for value in features["caption"].bytes_list.value), None)
+            yield split, parts
 
 
 def read_mds(path: Path, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -157,13 +157,13 @@ def read_mds(path: Path, manifest: Manifest) -> Iterator[tuple[str, dict[str, An
             for begin, end in itertools.pairwise(ends.tolist()):
                 sizes = [size for size in shard["column_sizes"] if size is None]
                 variable = iter(np.frombuffer(data, "<u4", len(sizes), begin).tolist())
-                at, parts = begin + 4 * len(sizes), dict[str, Any]()
-                for name, of, size in zip(
+                position, parts = begin + 4 * len(sizes), dict[str, Any]()
+                for name, encoding, size in zip(
                     shard["column_names"], shard["column_encodings"], shard["column_sizes"], strict=True
                 ):
                     size = size or next(variable)
-                    parts[name], at = types[of](data[at : at + size]), at + size
-                assert at == end
+                    parts[name], position = types[encoding](data[position : position + size]), position + size
+                assert position == end
                 yield split, parts | {"label": parts.get("label", parts.get("labels"))}
 
 
@@ -183,10 +183,10 @@ def test_every_format_is_in_every_registry_and_read_here():
 @pytest.mark.parametrize("name", EXPORTS)
 def test_another_reader_finds_the_dataset_and_a_conversion_gives_it_back(capsys, dataset, labels, name):
     output, manifest = export(capsys, dataset, name), manifest_of(dataset)
-    found = list(READ[name](output, manifest_of(output)))
+    examples = list(READ[name](output, manifest_of(output)))
     expected = list(records(dataset))
-    assert len(found) == len(expected) > 20
-    for (split, parts), (split_there, record) in zip(found, expected, strict=True):
+    assert len(examples) == len(expected) > 20
+    for (split, parts), (split_there, record) in zip(examples, expected, strict=True):
         assert (split, parts["key"], parts["image"]) == (split_there, record.key, record.encoded)
         assert parts["sha256"] == record.sha256 == hashlib.sha256(parts["image"]).hexdigest()
         if labels != "none":
@@ -263,15 +263,15 @@ def test_the_files_depend_neither_on_processes_nor_on_the_runner_nor_on_an_inter
 @pytest.mark.parametrize("name", EXPORTS)
 def test_one_split_in_shards_of_another_size_replaces_an_export(capsys, digits_of_one_kind, name):
     output = export(capsys, digits_of_one_kind, name)
-    said = refused(
+    message = refused(
         capsys, "export-dataset", digits_of_one_kind, f"--format={name}", "--split=train", f"--output={output}"
     )
-    assert "holds another dataset" in said
+    assert "holds another dataset" in message
     export(capsys, digits_of_one_kind, name, "--split=train", "--shard_size=1MB", "--overwrite")
     assert {split for split, _ in READ[name](output, manifest_of(output))} == {"train"}
     (shard,) = manifest_of(output).splits["train"].shards
-    kept = {path.name for path in output.rglob("*")}
-    assert {path for path in kept if path.endswith(ENDINGS[name])} == {shard.name}
+    names = {path.name for path in output.rglob("*")}
+    assert {path for path in names if path.endswith(ENDINGS[name])} == {shard.name}
     code, out, _ = run(capsys, "diff", digits_of_one_kind, output)
     assert code == 1
     assert [line.partition(":")[0] for line in out.splitlines()[1:]] == ["removed"]
@@ -289,9 +289,9 @@ def test_diff_finds_what_was_changed_in_an_export(capsys, digits_of_one_kind, na
     else:
         code, out, _ = run(capsys, "diff", digits_of_one_kind, output, "--json")
         assert code == 1
-        found = json.loads(out)
-        assert len(found["other_bytes"]) == 1
-        assert not found["added"] | found["removed"] | found["relabelled"] | found["moved"]
+        differences = json.loads(out)
+        assert len(differences["other_bytes"]) == 1
+        assert not differences["added"] | differences["removed"] | differences["relabelled"] | differences["moved"]
     path.write_bytes(content[: len(content) // 2])
     assert str(path.name) in refused(capsys, "diff", digits_of_one_kind, output)
 
@@ -306,9 +306,9 @@ def test_an_export_is_no_dataset_and_every_reader_of_datasets_says_so(capsys, di
         ("export-dataset", output, f"--format={name}", f"--output={tmp_path}/no"),
     ]
     for command in commands:
-        said = refused(capsys, *command)
-        assert f"is an export in the format {name}, not a dataset" in said
-        assert f"jpeg2tpu convert --input={output}" in said
+        message = refused(capsys, *command)
+        assert f"is an export in the format {name}, not a dataset" in message
+        assert f"jpeg2tpu convert --input={output}" in message
     with pytest.raises(ValueError, match=f"an export in the format {name}"):
         tpu_input.read_manifest(str(output))
 
@@ -331,10 +331,10 @@ def test_a_dataset_that_grows_while_it_is_exported_is_said(
         convert(options(few_digits, digits_of_one_kind, seed=4, max_rejected=0.01, extend=True))
 
     after_planning(monkeypatch, grow)
-    given = ("export-dataset", digits_of_one_kind, "--format=webdataset", f"--output={tmp_path}/out")
-    assert "has changed while it was exported" in refused(capsys, *given)
+    command = ("export-dataset", digits_of_one_kind, "--format=webdataset", f"--output={tmp_path}/out")
+    assert "has changed while it was exported" in refused(capsys, *command)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    assert run(capsys, *given, "--overwrite")[0] == 0
+    assert run(capsys, *command, "--overwrite")[0] == 0
 
 
 @pytest.mark.cloud
@@ -355,32 +355,32 @@ def test_an_export_in_a_bucket_is_the_one_on_disk(capsys, cloud, digits_of_one_k
 
 
 def test_mistakes_are_answered_with_one_line(capsys, digits_of_one_kind, tmp_path):
-    given = ("export-dataset", digits_of_one_kind)
-    to = f"--output={tmp_path}/out"
+    command = ("export-dataset", digits_of_one_kind)
+    output = f"--output={tmp_path}/out"
     assert "cannot be written to, only local folders and gs://" in refused(
-        capsys, *given, "--format=parquet", "--output=s3://b/x"
+        capsys, *command, "--format=parquet", "--output=s3://b/x"
     )
-    assert "has no split 'tset'" in refused(capsys, *given, "--format=parquet", "--split=tset", to)
-    assert "overlap" in refused(capsys, *given, "--format=parquet", f"--output={digits_of_one_kind}/x")
+    assert "has no split 'tset'" in refused(capsys, *command, "--format=parquet", "--split=tset", output)
+    assert "overlap" in refused(capsys, *command, "--format=parquet", f"--output={digits_of_one_kind}/x")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()
-    assert "contains other files" in refused(capsys, *given, "--format=parquet", to)
+    assert "contains other files" in refused(capsys, *command, "--format=parquet", output)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine.txt"]
 
 
 def test_a_feature_with_the_name_of_a_part_is_refused(capsys, few_digits, tmp_path):
     lines = ["image,label,height", *(f"{path},{path.parent.name},3" for path in few_digits.glob("*/*.jpg"))]
     (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
-    given = (f"--input={tmp_path}/list.csv", f"--output={tmp_path}/d", "--feature=height:int")
-    assert run(capsys, "convert", *given)[0] == 0
-    said = refused(capsys, "export-dataset", tmp_path / "d", "--format=webdataset", f"--output={tmp_path}/out")
-    assert "the feature 'height'" in said
+    args = (f"--input={tmp_path}/list.csv", f"--output={tmp_path}/d", "--feature=height:int")
+    assert run(capsys, "convert", *args)[0] == 0
+    message = refused(capsys, "export-dataset", tmp_path / "d", "--format=webdataset", f"--output={tmp_path}/out")
+    assert "the feature 'height'" in message
 
 
 def test_what_is_missing_names_its_extra(capsys, monkeypatch, digits_of_one_kind, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    said = refused(capsys, "export-dataset", digits_of_one_kind, "--format=array_record", f"--output={tmp_path}/out")
-    assert said == (
+    message = refused(capsys, "export-dataset", digits_of_one_kind, "--format=array_record", f"--output={tmp_path}/out")
+    assert message == (
         "error: --format=array_record needs array_record; install it with: pip install 'jpeg2tpu[array_record]'\n"
     )
 
@@ -390,8 +390,8 @@ def test_a_damaged_record_is_named_and_nothing_is_left_out(capsys, digits_of_one
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    given = ("export-dataset", digits_of_one_kind, "--format=webdataset", f"--output={tmp_path}/out")
-    said = refused(capsys, *given)
-    assert "1 of" in said
-    assert f"jpeg2tpu verify --repair {digits_of_one_kind}" in said
+    command = ("export-dataset", digits_of_one_kind, "--format=webdataset", f"--output={tmp_path}/out")
+    message = refused(capsys, *command)
+    assert "1 of" in message
+    assert f"jpeg2tpu verify --repair {digits_of_one_kind}" in message
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -61,8 +61,8 @@ def printed(environment: str, code: str, folder: Path) -> list[str]:
     """Returns the lines that Python code prints in another environment, where nothing is loaded from a hub."""
     command = [str(Path(environment, "bin/python").absolute()), "-c", code]
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder, env=offline)
-    return done.stdout.splitlines()
+    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder, env=offline)
+    return result.stdout.splitlines()
 
 
 @pytest.mark.peers
@@ -73,9 +73,9 @@ def test_its_own_library_reads_the_same_keys_labels_and_images(folder, name):
     if not (environment := os.environ.get(variable)):
         pytest.skip(f"{variable} does not name an environment with {library}; run: make test-peers")
     (block,) = re.findall(rf"```python\n(# needs {library}\n.*?)```", PAGE, re.DOTALL)
-    found = json.loads(printed(environment, block + SHOW.format(examples=examples), folder)[-1])
+    rows = json.loads(printed(environment, block + SHOW.format(examples=examples), folder)[-1])
     expected = [[record.key, record.label, record.sha256] for record in records_of(read(folder / "dataset"), "train")]
-    assert found == expected
+    assert rows == expected
 
 
 VALIDATE = """
@@ -96,6 +96,6 @@ print(json.dumps([[text(row["key"]), int(row["label"]), text(row["sha256"])] for
 def test_mlcroissant_validates_the_metadata_of_parquet_and_reads_by_it(folder):
     if not (environment := os.environ.get("VENV_PEERS")):
         pytest.skip("VENV_PEERS does not name an environment with mlcroissant; run: make test-peers")
-    found = json.loads(printed(environment, VALIDATE, folder)[-1])
+    rows = json.loads(printed(environment, VALIDATE, folder)[-1])
     expected = [[record.key, record.label, record.sha256] for record in records_of(read(folder / "dataset"), "train")]
-    assert sorted(found) == sorted(expected)
+    assert sorted(rows) == sorted(expected)

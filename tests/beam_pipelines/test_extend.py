@@ -42,7 +42,7 @@ def add(images: list[Path], folder: Path) -> None:
 
 def stored(path: Path, manifest: Manifest | None = None) -> dict[str, tuple[str, str, int]]:
     """(split, class, label) by key, of the shards that the manifest names."""
-    found = dict[str, tuple[str, str, int]]()
+    examples = dict[str, tuple[str, str, int]]()
     manifest = manifest or read_manifest(str(path))
     assert manifest
     for name, split in manifest.splits.items():
@@ -50,9 +50,9 @@ def stored(path: Path, manifest: Manifest | None = None) -> dict[str, tuple[str,
             with open(path / shard.name, "rb") as file:
                 for _, payload in read_frames(file):
                     record = decode(payload)
-                    assert record.key not in found
-                    found[record.key] = name, record.class_name, record.label
-    return found
+                    assert record.key not in examples
+                    examples[record.key] = name, record.class_name, record.label
+    return examples
 
 
 def convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> str:
@@ -73,21 +73,21 @@ def test_new_images_go_to_new_shards_and_old_ones_are_not_even_read(capsys, imag
     add(images[:30], tmp_path / "in")
     (tmp_path / "in" / "4").mkdir()
     shutil.copy(images[0], tmp_path / "in" / "4" / "new.jpg")
-    said = convert(capsys, tmp_path, "--extend")
-    assert "91 inputs" in said
-    assert "have changed" not in said  # as they would if they were read
+    output = convert(capsys, tmp_path, "--extend")
+    assert "91 inputs" in output
+    assert "have changed" not in output  # as they would if they were read
     after, manifest = files(tmp_path / "out"), read_manifest(str(tmp_path / "out"))
     assert manifest
     assert {path: after[path] for path in before if path != "manifest.json"} == {
         path: digest for path, digest in before.items() if path != "manifest.json"
     }
     assert after["manifest-1.json"] == before["manifest.json"]
-    found = stored(tmp_path / "out")
-    assert {key: found[key] for key in old} == old
-    assert found.keys() - old.keys() == {f"{path.parent.name}/{path.name}" for path in images[:30]} | {"4/new.jpg"}
-    assert found["4/new.jpg"][1:] == ("4", 3)
+    new = stored(tmp_path / "out")
+    assert {key: new[key] for key in old} == old
+    assert new.keys() - old.keys() == {f"{path.parent.name}/{path.name}" for path in images[:30]} | {"4/new.jpg"}
+    assert new["4/new.jpg"][1:] == ("4", 3)
     assert (manifest.version, manifest.num_inputs, len(manifest.classes)) == (2, 91, 4)
-    splits = Counter(split for split, _, _ in found.values())
+    splits = Counter(split for split, _, _ in new.values())
     assert {name: split.num_examples for name, split in manifest.splits.items()} == splits
     assert sum(sum(split.class_counts) for split in manifest.splits.values()) == 91
     code, out, _ = run(capsys, "verify", tmp_path / "out")
@@ -107,17 +107,21 @@ def test_statistics_are_those_of_all_images(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     add(images[:60], tmp_path / "in")
     convert(capsys, tmp_path, "--extend")
-    whole = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/whole", *FLAGS)
-    assert run(capsys, *whole)[0] == 0
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/whole", *FLAGS)
+    assert run(capsys, *command)[0] == 0
     extended, at_once = read_manifest(f"{tmp_path}/out"), read_manifest(f"{tmp_path}/whole")
     assert extended
     assert at_once
     assert stored(tmp_path / "out") == stored(tmp_path / "whole")
     for name, split in at_once.splits.items():
-        found = extended.splits[name]
-        assert (found.class_counts, found.height, found.width) == (split.class_counts, split.height, split.width)
-        assert found.channel_mean == pytest.approx(split.channel_mean, abs=0.01)
-        assert found.channel_std == pytest.approx(split.channel_std, abs=0.01)
+        extended_split = extended.splits[name]
+        assert (extended_split.class_counts, extended_split.height, extended_split.width) == (
+            split.class_counts,
+            split.height,
+            split.width,
+        )
+        assert extended_split.channel_mean == pytest.approx(split.channel_mean, abs=0.01)
+        assert extended_split.channel_std == pytest.approx(split.channel_std, abs=0.01)
     code, out, _ = run(capsys, "diff", tmp_path / "out", tmp_path / "whole")
     assert (code, "examples are the same" in out, "added" in out) == (0, True, False)
 
@@ -135,9 +139,10 @@ def test_a_dataset_grows_several_times_and_can_be_replaced(capsys, images, tmp_p
         counts.append((manifest.version, manifest.num_inputs, manifest.num_rejected))
         assert run(capsys, "verify", tmp_path / "out")[0] == 0
     (tmp_path / "in/1/.DS_Store").write_bytes(b"x")
-    said = convert(capsys, tmp_path, "--extend")
+    output = convert(capsys, tmp_path, "--extend")
     assert (
-        "no image was added; inputs that the dataset does not have were rejected: not_an_image 1, system_file 1" in said
+        "no image was added; inputs that the dataset does not have were rejected: not_an_image 1, system_file 1"
+        in output
     )
     assert counts == [(number + 2, 81 + 20 * number, {"not_an_image": 1}) for number in range(3)]
     names = {path.name for path in (tmp_path / "out").glob("manifest*")}
@@ -146,8 +151,8 @@ def test_a_dataset_grows_several_times_and_can_be_replaced(capsys, images, tmp_p
         text = (tmp_path / f"out/manifest-{number}.json").read_bytes()
         earlier = Manifest.from_json(text, str(tmp_path / "out"))
         assert (earlier.version, len(stored(tmp_path / "out", earlier))) == (number, [60, 80, 100][number - 1])
-    again = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--seed=1", "--overwrite")
-    assert run(capsys, *again)[0] == 0
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--seed=1", "--overwrite")
+    assert run(capsys, *command)[0] == 0
     assert not list((tmp_path / "out").glob("manifest-*"))
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
 
@@ -174,17 +179,17 @@ def test_a_dataset_whose_validation_split_was_cut_out_of_train_grows_by_test_ima
     before = stored(tmp_path / "out")
     add(images[36:42], tmp_path / "two" / "test")
     assert run(capsys, *args, "--extend")[0] == 0
-    found = stored(tmp_path / "out")
-    assert {split for key, (split, _, _) in found.items() if key not in before} == {"test"}
-    assert before.items() <= found.items()
+    after = stored(tmp_path / "out")
+    assert {split for key, (split, _, _) in after.items() if key not in before} == {"test"}
+    assert before.items() <= after.items()
 
 
 def test_a_validation_split_that_gets_no_image_is_said(capsys, images, tmp_path):
     add(images[:12], tmp_path / "train")
     args = ("convert", f"--input=train={tmp_path}/train", f"--output={tmp_path}/out", "--validation=0.01%")
     code, _, err = run(capsys, *args)
-    said = "no image is taken for validation; there are too few images of train (12) for --validation=0.01%\n"
-    assert (code, err) == (0, said)
+    message = "no image is taken for validation; there are too few images of train (12) for --validation=0.01%\n"
+    assert (code, err) == (0, message)
 
 
 def test_inputs_of_one_class_are_not_noted_where_the_dataset_has_more(capsys, images, tmp_path):
@@ -203,9 +208,9 @@ def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     for path in sorted((tmp_path / "in/0").iterdir())[:3]:
         path.unlink()
     add(images[:9], tmp_path / "in")
-    said = convert(capsys, tmp_path, "--extend")
-    assert f"images of '{tmp_path}/out' that are not among the inputs any more: 3, e.g. '0/" in said
-    assert "they stay in it, and --extend --prune leaves them out" in said
+    output = convert(capsys, tmp_path, "--extend")
+    assert f"images of '{tmp_path}/out' that are not among the inputs any more: 3, e.g. '0/" in output
+    assert "they stay in it, and --extend --prune leaves them out" in output
     assert old.items() <= stored(tmp_path / "out").items()
 
 
@@ -225,11 +230,11 @@ def test_another_image_in_a_file_of_the_same_size_is_noticed_and_replaced(capsys
         changed.write_bytes(link.read_bytes())
     if how == "dated back":  # as rsync and cp -p do
         os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
-    said = convert(capsys, tmp_path, "--extend")
-    assert f"whose files have changed: '1/{changed.name}'; the dataset keeps them as they were" in said
+    output = convert(capsys, tmp_path, "--extend")
+    assert f"whose files have changed: '1/{changed.name}'; the dataset keeps them as they were" in output
     assert contents(tmp_path / "out") == old
-    said = convert(capsys, tmp_path, "--extend", "--prune")
-    assert f"whose files have changed: '1/{changed.name}'; replaced" in said
+    output = convert(capsys, tmp_path, "--extend", "--prune")
+    assert f"whose files have changed: '1/{changed.name}'; replaced" in output
     now = contents(tmp_path / "out")
     assert {key for key in old if now[key] != old[key]} == {f"1/{changed.name}"}
     assert "have changed" not in convert(capsys, tmp_path, "--extend", "--prune")
@@ -251,45 +256,47 @@ def shards_of(manifest: Manifest) -> list[str]:
 
 def contents(path: Path, manifest: Manifest | None = None) -> dict[str, bytes]:
     """Image by key."""
-    found = dict[str, bytes]()
+    image_bytes = dict[str, bytes]()
     manifest = manifest or read_manifest(str(path))
     assert manifest
     for split in manifest.splits.values():
         for shard in split.shards:
             with open(path / shard.name, "rb") as file:
-                found |= {record.key: record.encoded for record in (decode(each) for _, each in read_frames(file))}
-    return found
+                image_bytes |= {
+                    record.key: record.encoded for record in (decode(payload) for _, payload in read_frames(file))
+                }
+    return image_bytes
 
 
 @pytest.mark.parametrize("num_new", [0, 9])
 def test_prune_leaves_out_what_is_gone_and_replaces_what_has_changed(capsys, images, tmp_path, num_new):
     convert(capsys, tmp_path)
     before, old, old_images = files(tmp_path / "out"), stored(tmp_path / "out"), contents(tmp_path / "out")
-    gone, changed = change(images[:2], tmp_path / "in")
+    removed_keys, changed_keys = change(images[:2], tmp_path / "in")
     if not num_new:
-        for key in changed:
+        for key in changed_keys:
             (tmp_path / "in" / key).unlink()
-        gone, changed = gone | changed, set()
+        removed_keys, changed_keys = removed_keys | changed_keys, set()
     add(images[30 : 30 + num_new], tmp_path / "in")
-    said = convert(capsys, tmp_path, "--extend")
-    assert "that are not among the inputs any more" in said
-    assert ("whose files have changed: 2, e.g." in said) is bool(changed)
+    output = convert(capsys, tmp_path, "--extend")
+    assert "that are not among the inputs any more" in output
+    assert ("whose files have changed: 2, e.g." in output) is bool(changed_keys)
     if num_new:
-        kept = contents(tmp_path / "out")
-        assert {key: kept[key] for key in old_images} == old_images
-    said = convert(capsys, tmp_path, "--extend", "--prune")
-    assert "left out" in said
-    assert ("; replaced" in said) is bool(changed)
-    found, manifest, now = stored(tmp_path / "out"), read_manifest(f"{tmp_path}/out"), contents(tmp_path / "out")
+        extended_images = contents(tmp_path / "out")
+        assert {key: extended_images[key] for key in old_images} == old_images
+    output = convert(capsys, tmp_path, "--extend", "--prune")
+    assert "left out" in output
+    assert ("; replaced" in output) is bool(changed_keys)
+    new, manifest, new_images = stored(tmp_path / "out"), read_manifest(f"{tmp_path}/out"), contents(tmp_path / "out")
     assert manifest
     assert manifest.version == (4 if num_new else 2)
-    assert found.keys() == {f"{path.parent.name}/{path.name}" for path in (tmp_path / "in").rglob("*.jpg")}
-    assert {key: found[key] for key in old.keys() - gone} == {key: old[key] for key in old.keys() - gone}
-    assert {key for key in old.keys() - gone if now[key] != old_images[key]} == changed
+    assert new.keys() == {f"{path.parent.name}/{path.name}" for path in (tmp_path / "in").rglob("*.jpg")}
+    assert {key: new[key] for key in old.keys() - removed_keys} == {key: old[key] for key in old.keys() - removed_keys}
+    assert {key for key in old.keys() - removed_keys if new_images[key] != old_images[key]} == changed_keys
     after = files(tmp_path / "out")
     assert {path for path in before if after.get(path) != before[path]} == {"manifest.json"}
     for name, split in manifest.splits.items():
-        labels = Counter(label for of, _, label in found.values() if of == name)
+        labels = Counter(label for example_split, _, label in new.values() if example_split == name)
         assert split.class_counts == tuple(labels[label] for label in range(3))
     first = read_first(tmp_path / "out")
     assert contents(tmp_path / "out", first) == old_images
@@ -297,18 +304,18 @@ def test_prune_leaves_out_what_is_gone_and_replaces_what_has_changed(capsys, ima
     assert (code, "no problems found" in out) == (0, True), out
     assert run(capsys, "report", tmp_path / "out")[0] == 0
     assert "already complete, nothing to do" in convert(capsys, tmp_path, "--extend", "--prune")
-    lost = min(set(shards_of(first)) - set(shards_of(manifest)))  # of an earlier version alone
-    (tmp_path / "out" / lost).rename(tmp_path / "lost")
+    old_shard = min(set(shards_of(first)) - set(shards_of(manifest)))  # of an earlier version alone
+    (tmp_path / "out" / old_shard).rename(tmp_path / "lost")
     code, out, _ = run(capsys, "verify", tmp_path / "out")
-    assert (code, f"{lost} is missing, which an earlier version of the dataset has" in out) == (1, True), out
-    (tmp_path / "lost").rename(tmp_path / "out" / lost)
+    assert (code, f"{old_shard} is missing, which an earlier version of the dataset has" in out) == (1, True), out
+    (tmp_path / "lost").rename(tmp_path / "out" / old_shard)
     shard = manifest.splits["train"].shards[-1].name
-    whole = (tmp_path / "out" / shard).read_bytes()
+    data = (tmp_path / "out" / shard).read_bytes()
     (tmp_path / "out" / shard).write_bytes(b"")
     assert run(capsys, "repair", tmp_path / "out")[0] == 0
-    assert (tmp_path / "out" / shard).read_bytes() == whole
-    again = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--seed=1", "--overwrite")
-    assert run(capsys, *again)[0] == 0
+    assert (tmp_path / "out" / shard).read_bytes() == data
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--seed=1", "--overwrite")
+    assert run(capsys, *command)[0] == 0
     manifest = read_manifest(f"{tmp_path}/out")
     assert manifest
     assert {path.name for path in (tmp_path / "out").glob("*.tfrecord")} == {
@@ -341,7 +348,7 @@ def test_a_prune_that_is_killed_goes_on_with_the_same_bytes(capsys, images, tmp_
     shutil.copytree(tmp_path / "out", tmp_path / "other")
     command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/other", *FLAGS, "--extend", "--prune")
     assert run(capsys, *command)[0] == 0
-    whole = files(tmp_path / "other")
+    expected = files(tmp_path / "other")
     args = [f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--extend", "--prune"]
     kills = 0
     for marks in (
@@ -351,14 +358,14 @@ def test_a_prune_that_is_killed_goes_on_with_the_same_bytes(capsys, images, tmp_
         "manifest-*",
         "lengths-*",
     ):
-        seen = set((tmp_path / "out").glob(marks))
+        old_paths = set((tmp_path / "out").glob(marks))
         process = subprocess.Popen(
             [sys.executable, "-m", "beam_pipelines", "convert", *args],
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        while process.poll() is None and not set((tmp_path / "out").glob(marks)) - seen:
+        while process.poll() is None and not set((tmp_path / "out").glob(marks)) - old_paths:
             time.sleep(0.002)
         kills += process.poll() is None
         with contextlib.suppress(ProcessLookupError):
@@ -367,7 +374,7 @@ def test_a_prune_that_is_killed_goes_on_with_the_same_bytes(capsys, images, tmp_
         assert read_manifest(f"{tmp_path}/out")
     assert kills
     assert run(capsys, "convert", *args)[0] == 0
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == expected
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
 
 
@@ -401,8 +408,8 @@ def test_what_cannot_be_extended_is_refused_and_stays_as_it_is(capsys, images, t
     assert "extend it with the inputs that it was made of" in refused(capsys, *other)
     for number in range(9):
         (tmp_path / f"in/0/bad{number}.jpg").write_bytes(b"no image")
-    said = refused(capsys, *args, "--extend", "--max_rejected=2%")
-    assert "9 of 189 inputs were rejected" in said
+    message = refused(capsys, *args, "--extend", "--max_rejected=2%")
+    assert "9 of 189 inputs were rejected" in message
     after = files(tmp_path / "out")
     assert {path: after[path] for path in before} == before
     shutil.rmtree(tmp_path / "out/.jpeg2tpu", ignore_errors=True)
@@ -415,18 +422,18 @@ def test_an_extension_that_is_killed_goes_on_with_the_same_bytes(capsys, images,
     add(images, tmp_path / "in")
     command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/other", *FLAGS, "--extend")
     assert run(capsys, *command)[0] == 0
-    whole = files(tmp_path / "other")
+    expected = files(tmp_path / "other")
     args = [f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--extend"]
     kills = 0
     for marks in ("plan-*", "*/plan.json", "*/*.receipt", "*/*.receipt"):
-        seen = set((tmp_path / "out").glob(f".jpeg2tpu/{marks}"))
+        old_paths = set((tmp_path / "out").glob(f".jpeg2tpu/{marks}"))
         process = subprocess.Popen(
             [sys.executable, "-m", "beam_pipelines", "convert", *args],
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        while process.poll() is None and not set((tmp_path / "out").glob(f".jpeg2tpu/{marks}")) - seen:
+        while process.poll() is None and not set((tmp_path / "out").glob(f".jpeg2tpu/{marks}")) - old_paths:
             time.sleep(0.005)
         kills += process.poll() is None
         os.killpg(process.pid, signal.SIGKILL)
@@ -434,7 +441,7 @@ def test_an_extension_that_is_killed_goes_on_with_the_same_bytes(capsys, images,
         assert run(capsys, "verify", "--quick", tmp_path / "out")[0] == 0  # the old version, or the new one
     assert kills
     assert run(capsys, "convert", *args)[0] == 0
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == expected
 
 
 @pytest.mark.long
@@ -449,8 +456,8 @@ def test_training_reads_all_versions(capsys, images, tmp_path):
     old = stored(tmp_path / "out")
     add(images[:50], tmp_path / "in")
     convert(capsys, tmp_path, "--extend")
-    found = stored(tmp_path / "out")
-    for version, expected in ((None, found), (2, found), (1, old)):
+    new = stored(tmp_path / "out")
+    for version, expected in ((None, new), (2, new), (1, old)):
         manifest = tpu_input.read_manifest(f"{tmp_path}/out", version=version)
         config = tpu_input.InputConfig(image_size=16)
         batches = tpu_input.make_eval_input_fn(manifest, config, "train")({"batch_size": 16})
@@ -468,14 +475,14 @@ def test_a_damaged_shard_of_any_version_is_repaired(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     add(images[:60], tmp_path / "in")
     convert(capsys, tmp_path, "--extend")
-    whole = files(tmp_path / "out")
+    expected = files(tmp_path / "out")
     shards = sorted((tmp_path / "out").glob("*.tfrecord"))
     for shard in (shards[0], shards[-1]):
         shard.write_bytes(b"")
         assert run(capsys, "verify", tmp_path / "out")[0] == 1
         code, out, _ = run(capsys, "repair", tmp_path / "out")
         assert (code, "no problems found" in out) == (0, True)
-        assert files(tmp_path / "out") == whole
+        assert files(tmp_path / "out") == expected
     for shard in shards[-1:]:
         (tmp_path / "out/index" / shard.with_suffix(".parquet").name).unlink()
         code, out, _ = run(capsys, "repair", tmp_path / "out")
@@ -502,8 +509,8 @@ def test_a_dataset_in_a_bucket_grows(capsys, cloud, images, tmp_path):
     changed, size = images[5], images[5].stat().st_size
     other = next(path.read_bytes() for path in images if path.stat().st_size < size)
     cloud.put(f"{bucket}/in/{changed.parent.name}/{changed.name}", other.ljust(size, b"\0"))
-    said = run(capsys, *command, "--extend")[2]
-    assert f"whose files have changed: '{changed.parent.name}/{changed.name}'; the dataset keeps" in said
+    stderr = run(capsys, *command, "--extend")[2]
+    assert f"whose files have changed: '{changed.parent.name}/{changed.name}'; the dataset keeps" in stderr
 
 
 def test_a_pipeline_in_one_job_extends(images, tmp_path):
@@ -523,17 +530,17 @@ def test_a_pipeline_in_one_job_extends(images, tmp_path):
         extended = extension.begin(options)
         with beam.Pipeline() as pipeline:
             build_conversion(pipeline, extended)
-        found = stored(tmp_path / "out")
-        assert (len(found), old.items() <= found.items()) == (90, True)
+        new = stored(tmp_path / "out")
+        assert (len(new), old.items() <= new.items()) == (90, True)
     manifest = read_manifest(f"{tmp_path}/out")
     assert manifest
     assert manifest.version == 2
-    gone, _ = change([], tmp_path / "in")
+    removed_keys, _ = change([], tmp_path / "in")
     options = dataclasses.replace(options, extend=True, prune=True)
     for _ in range(2):
         with beam.Pipeline() as pipeline:
             build_conversion(pipeline, extension.begin(options))
-        assert stored(tmp_path / "out").keys() == found.keys() - gone
+        assert stored(tmp_path / "out").keys() == new.keys() - removed_keys
     manifest = read_manifest(f"{tmp_path}/out")
     assert manifest
     assert manifest.version == 3
@@ -541,7 +548,9 @@ def test_a_pipeline_in_one_job_extends(images, tmp_path):
 
 def test_a_corrected_label_and_split_are_named_and_applied_with_prune(capsys, digits, tmp_path):
     images = sorted(digits.rglob("*.jpg"))[:12]
-    rows = [[str(path), ("cat", "dog")[at % 2], ("train", "test")[at > 7]] for at, path in enumerate(images)]
+    rows = [
+        [str(path), ("cat", "dog")[number % 2], ("train", "test")[number > 7]] for number, path in enumerate(images)
+    ]
 
     def extend(*flags: str) -> str:
         (tmp_path / "l.csv").write_text("\n".join(map(",".join, [["image", "label", "split"], *rows])) + "\n")
@@ -551,18 +560,18 @@ def test_a_corrected_label_and_split_are_named_and_applied_with_prune(capsys, di
 
     extend()
     rows[0][1], rows[1][2], rows[9][1:] = "bird", "test", ["cat", "train"]
-    said = extend("--extend")
-    assert "whose inputs have another label now: 2, e.g. " in said
-    assert "whose inputs are of another split now: 2, e.g. " in said
-    assert "not applied: changes of the inputs of 3 images" in said
-    assert "nothing to do" not in said
+    output = extend("--extend")
+    assert "whose inputs have another label now: 2, e.g. " in output
+    assert "whose inputs are of another split now: 2, e.g. " in output
+    assert "not applied: changes of the inputs of 3 images" in output
+    assert "nothing to do" not in output
     assert "nothing to do" not in extend("--extend", "--prune")
     assert "nothing to do" in extend("--extend", "--prune")
     manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), str(tmp_path / "out"))
-    found: dict[str, tuple[str, str]] = {}
+    examples: dict[str, tuple[str, str]] = {}
     for split, content in manifest.splits.items():
         for shard in content.shards:
             with open(tmp_path / "out" / shard.name, "rb") as file:
                 records = [decode(payload, 0) for _, payload in read_frames(file)]
-            found |= {record.key: (record.class_name, split) for record in records}
-    assert found == {path: (label, split) for path, label, split in rows}
+            examples |= {record.key: (record.class_name, split) for record in records}
+    assert examples == {path: (label, split) for path, label, split in rows}

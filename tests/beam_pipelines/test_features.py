@@ -59,13 +59,13 @@ def as_float32(value: float) -> float:
 
 def stored(path: Path) -> dict[bytes, dict[str, tuple[object, ...]]]:
     """Features by image."""
-    found = {}
+    features_by_image = {}
     for shard in path.glob("*.tfrecord"):
         with open(shard, "rb") as file:
             for _, payload in read_frames(file):
                 record = decode(payload)
-                found[record.encoded] = record.features
-    return found
+                features_by_image[record.encoded] = record.features
+    return features_by_image
 
 
 def write_csv(path: Path, images: list[Path], rows: list[dict[str, object]]) -> None:
@@ -152,9 +152,9 @@ def test_features_of_every_kind_of_input(capsys, images, tmp_path, kind):
     args = [f"--output={tmp_path}/out", FEATURE, *write_inputs(tmp_path, kind, images, rows)]
     code, _, err = run(capsys, "convert", *args)
     assert (code, err) == (0, "")
-    assert stored(tmp_path / "out") == {image.read_bytes(): expected(at) for at, image in enumerate(images)}
+    assert stored(tmp_path / "out") == {image.read_bytes(): expected(number) for number, image in enumerate(images)}
     manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "")
-    assert {name: tuple(of) for name, of in manifest.features.items()} == {
+    assert {name: tuple(feature) for name, feature in manifest.features.items()} == {
         "age": ("float", None),
         "box": ("float", 4),
         "caption": ("string", None),
@@ -169,14 +169,14 @@ def test_features_are_repaired_rewritten_and_batched(capsys, images, tmp_path):
     write_csv(tmp_path / "in.csv", images, [values(number) for number in range(len(images))])
     args = (f"--input={tmp_path}/in.csv", f"--output={tmp_path}/out", FEATURE, "--shard_size=10KB")
     assert run(capsys, "convert", *args)[0] == 0
-    whole, before = files(tmp_path / "out"), stored(tmp_path / "out")
+    digests, before = files(tmp_path / "out"), stored(tmp_path / "out")
     shard = next((tmp_path / "out").glob("train-*.tfrecord"))
     shard.write_bytes(b"")
     assert run(capsys, "repair", tmp_path / "out")[::2] == (0, "")
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == digests
     (tmp_path / "out/index" / shard.with_suffix(".parquet").name).unlink()
     assert run(capsys, "repair", tmp_path / "out")[0] == 0
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == digests
     command = ("split", tmp_path / "out", "--splits=train=50%,test=50%", f"--output={tmp_path}/split")
     assert run(capsys, *command)[0] == 0
     assert stored(tmp_path / "split") == before
@@ -210,8 +210,8 @@ def test_features_are_repaired_rewritten_and_batched(capsys, images, tmp_path):
     years = []
     for features, _ in evaluated.take(steps).as_numpy_iterator():
         years += features["year"][features["weight"] > 0].tolist()
-    kept = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "").splits["train"].num_examples
-    assert (len(years), len(set(years))) == (kept, kept)
+    num_examples = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "").splits["train"].num_examples
+    assert (len(years), len(set(years))) == (num_examples, num_examples)
     input_fn = tpu_input.make_eval_input_fn(f"{tmp_path}/out", tpu_input.InputConfig(16, features=("height",)), "train")
     with pytest.raises(ValueError, match="has no feature 'height'; its features are: 'age', 'box', 'caption', 'tags'"):
         input_fn({"batch_size": 4})
@@ -229,17 +229,17 @@ def test_values_that_are_missing_or_of_another_type(capsys, images, tmp_path):
     rows[8]["year"] = "2_000"
     write_csv(tmp_path / "in.csv", images, rows)
     args = (f"--input={tmp_path}/in.csv", f"--output={tmp_path}/out")
-    said = refused(capsys, "convert", *args)
-    assert "the unknown column 'age'" in said
-    assert "store it with --feature=NAME:TYPE" in said
+    message = refused(capsys, "convert", *args)
+    assert "the unknown column 'age'" in message
+    assert "store it with --feature=NAME:TYPE" in message
     assert run(capsys, "convert", *args, FEATURE, "--max_rejected=50%")[0] == 0
     lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     assert Counter(line["reason"] for line in lines) == {"bad_feature": 7}
-    found = stored(tmp_path / "out")
-    assert math.isnan(found[images[0].read_bytes()]["age"][0])  # type: ignore[arg-type]
-    assert found[images[1].read_bytes()]["caption"] == ("",)
+    features = stored(tmp_path / "out")
+    assert math.isnan(features[images[0].read_bytes()]["age"][0])  # type: ignore[arg-type]
+    assert features[images[1].read_bytes()]["caption"] == ("",)
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
-    for flag, says in (
+    for flag, text in (
         ("age", "is not a list of features"),
         ("age:double", "must be float, int, string, or float[4]"),
         ("image/x:int", "must not begin with image/"),
@@ -247,56 +247,56 @@ def test_values_that_are_missing_or_of_another_type(capsys, images, tmp_path):
         ("age:float,age:int", "must name each feature once"),
         ("height:float", "has no column 'height'"),
     ):
-        assert says in refused(capsys, "convert", *args[:1], f"--output={tmp_path}/b", f"--feature={flag}")
+        assert text in refused(capsys, "convert", *args[:1], f"--output={tmp_path}/b", f"--feature={flag}")
 
 
 def test_inputs_that_have_no_features_are_refused(capsys, digits, tmp_path):
-    said = refused(capsys, "convert", f"--input={digits}", "--feature=age:float", f"--output={tmp_path}/out")
-    assert "it has no age: only lists, Parquet, WebDataset's JSON and datasets have features" in said
+    message = refused(capsys, "convert", f"--input={digits}", "--feature=age:float", f"--output={tmp_path}/out")
+    assert "it has no age: only lists, Parquet, WebDataset's JSON and datasets have features" in message
     assert not (tmp_path / "out/manifest.json").exists()
 
 
 def test_values_of_parquet_that_python_cannot_hold_are_named(capsys, images, tmp_path):
     data = [image.read_bytes() for image in images]
-    taken = pa.array([1] * len(data), pa.timestamp("ns"))
-    pq.write_table(pa.table({"image": data, "label": ["a"] * len(data), "taken": taken}), tmp_path / "in.parquet")
+    times = pa.array([1] * len(data), pa.timestamp("ns"))
+    pq.write_table(pa.table({"image": data, "label": ["a"] * len(data), "taken": times}), tmp_path / "in.parquet")
     args = (f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out", "--feature=taken:string")
-    said = refused(capsys, "convert", *args)
-    assert f"'{tmp_path}/in.parquet' has values that cannot be read, in 'taken' of timestamp[ns]" in said
-    assert said.count("\n") == 1
+    message = refused(capsys, "convert", *args)
+    assert f"'{tmp_path}/in.parquet' has values that cannot be read, in 'taken' of timestamp[ns]" in message
+    assert message.count("\n") == 1
 
 
 def test_text_of_parquet_that_is_no_utf_8_is_damage(capsys, images, tmp_path):
     labels = pa.array([b"\xff", *[b"a"] * (len(images) - 1)], pa.binary()).view(pa.string())
     data = [image.read_bytes() for image in images]
     pq.write_table(pa.table({"image": data, "label": labels}), tmp_path / "in.parquet")
-    said = refused(capsys, "convert", f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out")
-    assert f"'{tmp_path}/in.parquet' is not a complete Parquet file: 'utf-8' codec can't decode byte 0xff" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out")
+    assert f"'{tmp_path}/in.parquet' is not a complete Parquet file: 'utf-8' codec can't decode byte 0xff" in message
 
 
 @pytest.mark.parametrize("kind", ["parquet", "webdataset", "tfrecord"])
 def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path, kind):
-    every, path = [(image.read_bytes(), f"d{image.parent.name}") for image in images], tmp_path / f"in.{kind}"
+    pairs, path = [(image.read_bytes(), f"d{image.parent.name}") for image in images], tmp_path / f"in.{kind}"
     args = [f"--input={path}", f"--output={tmp_path}/out", "--feature=age:int"]
     if kind == "parquet":
-        data, labels = zip(*every, strict=True)
-        numbers = list(range(len(every)))
+        data, labels = zip(*pairs, strict=True)
+        numbers = list(range(len(pairs)))
         pq.write_table(pa.table({"image": data, "label": labels, "age": numbers, "box": numbers}), path)
-        what, flag = "columns 'box'", []
+        extras, flag = "columns 'box'", []
     elif kind == "webdataset":
-        path, what, flag = tmp_path / "in.tar", "parts 'json.box', 'txt'", ["--record=webdataset"]
+        path, extras, flag = tmp_path / "in.tar", "parts 'json.box', 'txt'", ["--record=webdataset"]
         args[0] = f"--input={path}"
         with tarfile.open(path, "w") as archive:
-            for number, (data, label) in enumerate(every):
+            for number, (data, label) in enumerate(pairs):
                 parts = {"jpg": data, "cls": label.encode(), "json": b'{"age": 7, "box": 1}', "txt": b"caption"}
                 for ending, content in parts.items():
                     member = tarfile.TarInfo(f"{number}.{ending}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
     else:
-        what, flag = "features 'box', 'origin'", ["--record=image=picture,label=class"]
+        extras, flag = "features 'box', 'origin'", ["--record=image=picture,label=class"]
         with path.open("wb") as file:
-            for data, label in every:
+            for data, label in pairs:
                 example = Example()
                 parts = {"picture": data, "class": label.encode(), "image/format": b"JPEG", "origin": b"a", "box": b""}
                 for name, content in parts.items():
@@ -304,7 +304,7 @@ def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path
                 file.write(frame(example.SerializeToString()))
         del args[2]  # of TFRecords, no further features are stored
     code, _, err = run(capsys, "convert", *args, *flag)
-    assert (code, err) == (0, f"{path}: the {what} are not stored\n")
+    assert (code, err) == (0, f"{path}: the {extras} are not stored\n")
 
 
 def test_null_in_json_lines_is_a_missing_value(tmp_path):

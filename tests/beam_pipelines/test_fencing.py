@@ -96,7 +96,7 @@ def stopped_writer(shard: str, folder: WorkingFolder, opts: ConvertOptions, mome
         process.wait()
 
 
-def begun(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
+def plan_conversion(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
     """Plans a conversion as an engine does; returns its working folder and the shards of its training split."""
     plan = make_plan(opts)
     folder = WorkingFolder.for_plan(opts.output, plan)
@@ -128,7 +128,7 @@ def seen_by_globs(dataset: str) -> set[str]:
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_late_writer_of_another_plan_changes_nothing_of_the_dataset_that_replaced_it(few_digits, place, moment):
     late = options(few_digits, f"{place}/out")
-    folder, shards = begun(late)
+    folder, shards = plan_conversion(late)
     with stopped_writer(shards[0], folder, late, moment) as go_on:
         opts = options(few_digits, late.output, seed=5, overwrite=True)
         manifest, *_ = convert(opts)
@@ -144,7 +144,7 @@ def test_a_late_writer_of_another_plan_changes_nothing_of_the_dataset_that_repla
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_late_writer_whose_sources_are_gone_changes_nothing_of_the_complete_dataset(few_digits, place, moment):
     opts = options(few_digits, f"{place}/out")
-    folder, shards = begun(opts)
+    folder, shards = plan_conversion(opts)
     with stopped_writer(shards[0], folder, opts, moment) as go_on:
         convert(opts)
         assert verify(opts.output).problems == []
@@ -158,7 +158,7 @@ def test_a_late_writer_whose_sources_are_gone_changes_nothing_of_the_complete_da
 
 def test_a_receipt_is_on_the_disk_after_the_files_that_it_names(few_digits, tmp_path, monkeypatch):
     opts = options(few_digits, tmp_path / "out")
-    folder, shards = begun(opts)
+    folder, shards = plan_conversion(opts)
     flushed: list[str] = []
     fsync = os.fsync
 
@@ -175,7 +175,7 @@ def test_a_receipt_is_on_the_disk_after_the_files_that_it_names(few_digits, tmp_
 
 def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few_digits, place):
     opts = options(few_digits, f"{place}/out")
-    folder, shards = begun(opts)
+    folder, shards = plan_conversion(opts)
     with stopped_writer(shards[0], folder, opts, "in a record") as go_on:
         for shard in shards:
             write_planned(shard, folder, opts, Inline(), lambda *_: None)
@@ -194,7 +194,7 @@ def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few
 
 def test_the_commit_compares_every_file_with_its_receipt_and_the_same_command_mends_it(few_digits, place, monkeypatch):
     opts = options(few_digits, f"{place}/out")
-    folder, shards = begun(opts)
+    folder, shards = plan_conversion(opts)
     for shard in shards:
         write_planned(shard, folder, opts, Inline(), lambda *_: None)
     (receipt,) = folder.read_receipts(shards[:1])
@@ -240,9 +240,9 @@ class Moments:
             monkeypatch.setattr(os, name, self._around(getattr(os, name), function))
 
     def _around(self, change: Callable[..., None], function: Callable[[], None]) -> Callable[..., None]:
-        def changed(*args: object, **named: object) -> None:
+        def changed(*args: object, **kwargs: object) -> None:
             self._call(function)
-            change(*args, **named)
+            change(*args, **kwargs)
             self._call(function)
 
         return changed
@@ -292,11 +292,11 @@ def test_a_replacement_that_is_killed_at_any_change_leaves_a_dataset_that_verifi
         folder = tmp_path / f"{number}"
         convert(options(few_digits, folder, shard_bytes=30_000))
         opts = options(few_digits, folder, shard_bytes=30_000, seed=5, overwrite=True)
-        left = [number]
+        remaining = [number]
 
-        def die(left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
+        def die(remaining: list[int] = remaining) -> None:
+            remaining[0] -= 1
+            if remaining[0] < 0:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
@@ -304,7 +304,7 @@ def test_a_replacement_that_is_killed_at_any_change_leaves_a_dataset_that_verifi
             with contextlib.suppress(KeyboardInterrupt):
                 convert(opts, num_processes=1)
         assert verify(str(folder), decode_images=False).problems == []
-        if left[0] >= 0:
+        if remaining[0] >= 0:
             break
         convert(opts)
         assert verify(str(folder), decode_images=False).problems == []
@@ -328,7 +328,7 @@ def test_a_new_conversion_that_fails_leaves_the_old_dataset_as_it_is(few_digits,
 def test_in_a_replaced_dataset_nobody_finds_new_bytes_under_old_names(few_digits, place):
     old, *_ = convert(options(few_digits, f"{place}/out"))
     new, *_ = convert(options(few_digits, f"{place}/out", seed=5, overwrite=True))
-    names = [{shard.name for split in each.splits.values() for shard in split.shards} for each in (old, new)]
+    names = [{shard.name for split in manifest.splits.values() for shard in split.shards} for manifest in (old, new)]
     assert not names[0] & names[1]
     again, *_ = convert(options(few_digits, f"{place}/out", overwrite=True))
     assert not names[1] & {shard.name for split in again.splits.values() for shard in split.shards}
@@ -344,7 +344,7 @@ def test_of_two_that_replace_a_dataset_at_the_same_time_one_is_refused(few_digit
     first, second = (
         options(few_digits, f"{place}/out", seed=seed, shard_bytes=size, overwrite=True) for seed, size in sizes.items()
     )
-    plans = [written_plan(each) for each in (first, second)]
+    plans = [written_plan(opts) for opts in (first, second)]
 
     def meanwhile(manifest: Manifest) -> None:
         monkeypatch.undo()
@@ -376,8 +376,8 @@ def test_who_holds_the_manifest_of_a_replaced_dataset_is_told_to_read_it_again(f
     old, *_ = convert(options(few_digits, f"{place}/out"))
     source = tpu_input.RecordSource(old, "train")
     convert(options(few_digits, f"{place}/out", seed=5, overwrite=True))
-    told = r"train-00000-of-\d+\.tfrecord' does not exist: the dataset was replaced.*; read the manifest again"
-    with pytest.raises(ValueError, match=told):
+    message = r"train-00000-of-\d+\.tfrecord' does not exist: the dataset was replaced.*; read the manifest again"
+    with pytest.raises(ValueError, match=message):
         source[0]
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         tpu_input.RecordSource(old, "train")

@@ -29,10 +29,10 @@ def images(folder: Path) -> list[tuple[str, str]]:
 
 def splits_by_key(output: Path) -> dict[str, str]:
     """Returns the split of every record, as the indexes that lie on the disk have it."""
-    found: dict[str, str] = {}
+    splits: dict[str, str] = {}
     for path in sorted((output / "index").glob("*.parquet")):
-        found |= dict.fromkeys(pq.read_table(path)["key"].to_pylist(), path.name.partition("-")[0])
-    return found
+        splits |= dict.fromkeys(pq.read_table(path)["key"].to_pylist(), path.name.partition("-")[0])
+    return splits
 
 
 def rejected(output: Path) -> dict[str, str]:
@@ -52,11 +52,13 @@ def test_a_group_of_which_some_lines_name_a_split_lies_in_that_one(few_digits, t
     manifest, *_ = convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES))
     splits = splits_by_key(tmp_path / "out")
     assert len(splits) == manifest.num_inputs == 36
-    of_group = {group: {splits[image] for image in groups if groups[image] == group} for group in groups.values()}
-    assert all(len(found) == 1 for found in of_group.values()), of_group
+    splits_by_group = {
+        group: {splits[image] for image in groups if groups[image] == group} for group in groups.values()
+    }
+    assert all(len(group_splits) == 1 for group_splits in splits_by_group.values()), splits_by_group
     for number, name in enumerate(["train", "validation", "test"] * 2):
-        assert of_group[f"patient {number}"] == {name}
-    assert "test" not in set.union(*(of_group[f"patient {number}"] for number in (6, 7, 8)))
+        assert splits_by_group[f"patient {number}"] == {name}
+    assert "test" not in set.union(*(splits_by_group[f"patient {number}"] for number in (6, 7, 8)))
 
 
 def test_a_group_that_names_two_splits_is_rejected_and_the_rest_stays(few_digits, tmp_path):

@@ -47,9 +47,9 @@ def test_a_jpeg_with_a_sound_header_is_kept_without_a_look_at_its_pixels(extra):
     data = damaged(encoded(0, **extra))
     with pytest.raises(Rejected, match="corrupt"):
         check_image(data, ImageOptions())
-    kept = check_image(data, HEADER, with_statistics=False)
-    assert (kept.encoded, kept.width, kept.height, kept.channels) == (data, 40, 30, 3)
-    assert (kept.dhash, kept.fixed, kept.noted) == (None, "", (NOT_DECODED,))
+    image = check_image(data, HEADER, with_statistics=False)
+    assert (image.encoded, image.width, image.height, image.channels) == (data, 40, 30, 3)
+    assert (image.dhash, image.fixed, image.noted) == (None, "", (NOT_DECODED,))
     with pytest.raises(Rejected, match="corrupt"):  # one of the sample
         check_image(data, HEADER, with_statistics=True)
 
@@ -70,9 +70,9 @@ def test_a_jpeg_with_a_sound_header_is_kept_without_a_look_at_its_pixels(extra):
 )
 @pytest.mark.parametrize("resize_shorter", [0, 16])
 def test_any_other_image_is_checked_as_ever(data, resize_shorter):
-    def outcome(of: ImageOptions) -> object:
+    def outcome(image_options: ImageOptions) -> object:
         try:
-            return check_image(data, of, with_statistics=False)
+            return check_image(data, image_options, with_statistics=False)
         except Rejected as rejected:
             return rejected.args
 
@@ -95,14 +95,14 @@ def test_a_dataset_says_what_was_not_checked(tmp_path: Path, capsys: pytest.Capt
         path = tmp_path / "images" / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encoded(number % 7, size=(12, 8)))
-    output, plain = tmp_path / "dataset", tmp_path / "plain"
+    output, reference = tmp_path / "dataset", tmp_path / "plain"
     flags = [f"--input=train={tmp_path}/images", "--shard_size=200KB", "--num_processes=2"]
     assert main(["convert", *flags, f"--output={output}", "--check=header"]) == 0
     manifest = read_manifest(str(output))
     unseen = manifest.num_noted[NOT_DECODED]
     assert 0 < unseen < COUNT - 500
-    said = f"not decoded: {unseen:,} of {COUNT:,} images were stored after a check of their headers alone"
-    assert said in capsys.readouterr().out
+    message = f"not decoded: {unseen:,} of {COUNT:,} images were stored after a check of their headers alone"
+    assert message in capsys.readouterr().out
     rows = [
         row
         for shard in manifest.split("train").shards
@@ -111,8 +111,8 @@ def test_a_dataset_says_what_was_not_checked(tmp_path: Path, capsys: pytest.Capt
     assert sum(row.dhash is None for row in rows) == unseen
 
     # Records and statistics are those of a conversion that decodes; the fingerprint tells the two apart.
-    assert main(["convert", *flags, f"--output={plain}"]) == 0
-    other = read_manifest(str(plain))
+    assert main(["convert", *flags, f"--output={reference}"]) == 0
+    other = read_manifest(str(reference))
     assert manifest.splits == other.splits
     assert manifest.options["images"]["check"] == "header"
     assert "check" not in other.options["images"]
@@ -120,7 +120,7 @@ def test_a_dataset_says_what_was_not_checked(tmp_path: Path, capsys: pytest.Capt
 
     capsys.readouterr()
     assert main(["verify", "--quick", str(output)]) == 0
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
     assert main(["report", str(output)]) == 0
     assert "Not decoded" in (output / "report.html").read_text()
 
@@ -137,9 +137,9 @@ def test_verify_finds_the_damage_that_was_not_looked_for(tmp_path: Path):
     for number in range(COUNT):
         data = encoded(number % 7)
         (folder / "ab"[number % 2] / f"{number}.jpg").write_bytes(damaged(data) if number % 2 else data)
-    given = options(folder, tmp_path / "dataset", images=HEADER, splits=(("train", 1.0),), shard_bytes=10_000_000)
-    manifest = convert(given).manifest
-    kept = manifest.split("train").class_counts[1]
-    assert 0 < kept < COUNT / 2  # those of the sample are rejected
-    assert manifest.num_rejected == {"corrupt": COUNT // 2 - kept}
-    assert len([line for line in verify(manifest.path).problems if "corrupt" in line]) == kept
+    opts = options(folder, tmp_path / "dataset", images=HEADER, splits=(("train", 1.0),), shard_bytes=10_000_000)
+    manifest = convert(opts).manifest
+    num_stored = manifest.split("train").class_counts[1]
+    assert 0 < num_stored < COUNT / 2  # those of the sample are rejected
+    assert manifest.num_rejected == {"corrupt": COUNT // 2 - num_stored}
+    assert len([line for line in verify(manifest.path).problems if "corrupt" in line]) == num_stored

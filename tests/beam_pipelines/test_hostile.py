@@ -128,7 +128,7 @@ def reasons(output: Path) -> dict[str, str]:
     return {line["key"]: line["reason"] for line in map(json.loads, lines)}
 
 
-OF_URLS = {
+URL_REASONS = {
     *("bad_url", "private_address", "unreachable", "timeout", "http_NNN", "too_many_redirects", "bad_response"),
     "robots",
 }
@@ -149,24 +149,26 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     expected |= {"a/in/../out.jpg": "bad_member", ".git/HEAD": "hidden", "notes/1.txt": "no_class"}
     expected |= {"a/good1.jpg.json": "other_file"}
     expected |= {"a/good1.jpg": "conflicting_label", "b/also_in_a.jpg": "conflicting_label"}
-    found = reasons(tmp_path / "out")
-    one_of_two = {key for key in ("a/twice.jpg", "a/good0.jpg") if key in found}
+    actual = reasons(tmp_path / "out")
+    one_of_two = {key for key in ("a/twice.jpg", "a/good0.jpg") if key in actual}
     assert len(one_of_two) == 1
-    assert found == expected | dict.fromkeys(one_of_two, "duplicate")
+    assert actual == expected | dict.fromkeys(one_of_two, "duplicate")
     assert verify(manifest.path).problems == []
     assert sum(manifest.num_fixed.values()) == 4
 
 
 def test_there_is_an_input_for_every_reason():
-    of_others = {
+    other_reasons = {
         "left_out",
         "bad_record",
         "bad_feature",
         "ignored",
     }  # test_rewrite.py, test_tfrecord_files.py, test_features.py
-    of_others |= OF_URLS  # test_urls.py
-    found = {reason for _, reason in HOSTILE.values() if reason} | FOLDER | set(BAD_LINES.values()) | of_others
-    assert found == REASONS.keys()
+    other_reasons |= URL_REASONS  # test_urls.py
+    tested_reasons = (
+        {reason for _, reason in HOSTILE.values() if reason} | FOLDER | set(BAD_LINES.values()) | other_reasons
+    )
+    assert tested_reasons == REASONS.keys()
 
 
 def test_every_bad_line_of_a_list_is_rejected_for_its_reason(hostile, tmp_path):

@@ -62,8 +62,8 @@ def images(hub: Hub, folder: Path) -> str:
 
 
 def rows(uri: str) -> list:
-    given = options(uri, "/out")
-    return [find(locate(row, given)) for row in list_rows(given.sources[0], given)]
+    opts = options(uri, "/out")
+    return [find(locate(row, opts)) for row in list_rows(opts.sources[0], opts)]
 
 
 def shards(dataset: Path) -> dict[str, object]:
@@ -106,10 +106,10 @@ def test_a_dataset_with_splits_is_that_of_its_local_copy(hub, few_digits, tmp_pa
     (tables / "data").mkdir(parents=True)
     for split in ("train", "test"):
         shutil.copytree(few_digits, folders / split)
-        found = [(path.parent.name, path.read_bytes()) for path in sorted(few_digits.rglob("*.jpg"))]
+        examples = [(path.parent.name, path.read_bytes()) for path in sorted(few_digits.rglob("*.jpg"))]
         columns = {
-            "image": [{"bytes": data, "path": None} for _, data in found],
-            "label": [int(label) for label, _ in found],
+            "image": [{"bytes": data, "path": None} for _, data in examples],
+            "label": [int(label) for label, _ in examples],
         }
         features = {"image": {"_type": "Image"}, "label": {"names": ["zero", "one", "two"], "_type": "ClassLabel"}}
         table = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
@@ -148,15 +148,15 @@ def test_a_branch_that_moves_after_planning_changes_nothing_in_the_process_that_
     assert shards(tmp_path / "before") == shards(tmp_path / "after")
 
 
-def move(hub: Hub, uri: str, folder: Path, what: str) -> str:
+def move(hub: Hub, uri: str, folder: Path, change: str) -> str:
     """Moves the branch, and returns the URI of the file that is another one then."""
     path = sorted((folder / "1").iterdir())[0]
     data, name = path.read_bytes(), f"{uri}/1/{path.name}"
     changed = {"other bytes": data[:-1] + b"x", "longer": data + b"x"}
-    if what == "another file":
+    if change == "another file":
         hub.put(f"{uri}/1/new.jpg", data)
-    elif what in changed:
-        hub.put(name, changed[what])
+    elif change in changed:
+        hub.put(name, changed[change])
     else:
         hub.delete(name)
     return name
@@ -203,31 +203,31 @@ def test_a_member_of_an_archive_that_was_replaced_is_not_read(hub, few_digits, t
 def test_content_that_is_not_what_was_listed_is_not_stored(hub, few_digits, tmp_path, monkeypatch, capsys):
     """The CDN sends other bytes, as many as there should be."""
     uri = images(hub, few_digits)
-    sent = type(hub).answer_as_cdn
+    answer = type(hub).answer_as_cdn
 
     def damage(self: Hub, request: object) -> None:
         self._blobs = {digest: data[:-1] + b"x" for digest, data in self._blobs.items()}
-        sent(self, request)
+        answer(self, request)
 
     monkeypatch.setattr(type(hub), "answer_as_cdn", damage)
-    said = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
-    assert "arrives damaged: its content has another hash than when listed" in said
+    message = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+    assert "arrives damaged: its content has another hash than when listed" in message
 
 
 def test_a_range_of_a_file_of_another_size_is_not_stored(hub, few_digits, tmp_path, monkeypatch, capsys):
     """The CDN has a longer file."""
     uri = archived(hub, few_digits, tmp_path / "in.tar")
-    sent = type(hub).answer_as_cdn
+    answer = type(hub).answer_as_cdn
 
     def lengthen(self: Hub, request: object) -> None:
         self._blobs = {digest: data + bytes(1000) for digest, data in self._blobs.items()}
-        sent(self, request)
+        answer(self, request)
 
     monkeypatch.setattr(type(hub), "answer_as_cdn", lengthen)
-    said = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+    message = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
     size = (tmp_path / "in.tar").stat().st_size
-    assert "in.tar' was overwritten: it has " in said
-    assert f" bytes, and {size} when listed" in said
+    assert "in.tar' was overwritten: it has " in message
+    assert f" bytes, and {size} when listed" in message
 
 
 def test_a_revision_is_a_branch_a_tag_a_commit_or_what_the_hub_makes(hub):
@@ -247,9 +247,9 @@ def test_a_revision_is_a_branch_a_tag_a_commit_or_what_the_hub_makes(hub):
     for revision in ("main", "v1.0", "feature%2Fx", "refs/convert/parquet", "refs%2Fconvert%2Fparquet", "refs/pr/7"):
         data = revisions[revision.replace("%2F", "/")]
         commit = commits[revision.replace("%2F", "/")]
-        for at in (revision, commit):
-            assert storage.read_bytes(f"{uri}@{at}/a.jpg") == data
-            assert [*storage.list_files(f"{uri}@{at}")] == [("a.jpg", len(data)), ("b@c/d.jpg", 1)]
+        for version in (revision, commit):
+            assert storage.read_bytes(f"{uri}@{version}/a.jpg") == data
+            assert [*storage.list_files(f"{uri}@{version}")] == [("a.jpg", len(data)), ("b@c/d.jpg", 1)]
     assert storage.read_bytes(f"{uri}/a.jpg") == b"1"
     assert storage.read_bytes(f"{uri}/b@c/d.jpg") == b"6"
 
@@ -359,9 +359,9 @@ def test_a_missing_dataset_revision_or_file_is_one_line(hub, capsys, tmp_path, m
     (tmp_path / "a.jpg").write_bytes(b"1")
     uri = hub.make_bucket()
     for command in commands("hf://datasets/nobody/nothing", tmp_path):
-        said = refused(capsys, *command)
-        assert "'hf://datasets/nobody/nothing': it does not exist, or is private; correct the name, or set" in said
-        assert "run: hf auth login" in said
+        message = refused(capsys, *command)
+        assert "'hf://datasets/nobody/nothing': it does not exist, or is private; correct the name, or set" in message
+        assert "run: hf auth login" in message
     for command in commands(f"{uri}@v9", tmp_path):
         assert "has no revision 'v9'; name a branch, a tag or a commit" in refused(capsys, *command)
     for command in commands(uri, tmp_path):
@@ -371,10 +371,10 @@ def test_a_missing_dataset_revision_or_file_is_one_line(hub, capsys, tmp_path, m
 def test_a_gated_dataset_says_what_to_do(hub, few_digits, capsys, tmp_path):
     for uri in (images(hub, few_digits), archived(hub, few_digits, tmp_path / "in.tar")):
         hub.is_gated = True
-        said = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
-        assert f"no permission for '{uri}" in said
-        assert "set HF_TOKEN" in said
-        assert "which you accept on its page" in said
+        message = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+        assert f"no permission for '{uri}" in message
+        assert "set HF_TOKEN" in message
+        assert "which you accept on its page" in message
 
 
 @pytest.mark.parametrize(
@@ -391,9 +391,9 @@ def test_a_gated_dataset_says_what_to_do(hub, few_digits, capsys, tmp_path):
     ],
 )
 def test_what_is_no_dataset_is_refused_with_what_is(hub, uri, capsys, tmp_path):
-    said = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
-    assert f"'{uri}' " in said
-    assert "hf://datasets/OWNER/NAME/PATH" in said
+    message = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+    assert f"'{uri}' " in message
+    assert "hf://datasets/OWNER/NAME/PATH" in message
     assert not hub.requests
 
 
@@ -491,9 +491,9 @@ def test_a_hub_that_is_not_there_is_one_line(hub, quick, capsys, tmp_path, monke
     for command in commands("hf://datasets/owner/name", tmp_path):
         assert "'hf://datasets/owner/name' cannot be reached" in refused(capsys, *command)
     monkeypatch.setenv("HF_ENDPOINT", "ftp://h?x=s3cr3t")
-    said = refused(capsys, *commands("hf://datasets/owner/name", tmp_path)[0])
-    assert "HF_ENDPOINT is not the URL of a host" in said
-    assert "s3cr3t" not in said
+    message = refused(capsys, *commands("hf://datasets/owner/name", tmp_path)[0])
+    assert "HF_ENDPOINT is not the URL of a host" in message
+    assert "s3cr3t" not in message
 
 
 # The token.
@@ -505,8 +505,8 @@ def test_the_token_goes_to_the_hub_alone_and_is_nowhere_to_be_read(
 ):
     uri, archive = images(hub, few_digits), archived(hub, few_digits, tmp_path / "in.tar")
     hub.token = TOKEN
-    for given in (uri, archive):
-        assert "is private" in refused(capsys, "convert", f"--input={given}", f"--output={tmp_path}/out")
+    for source in (uri, archive):
+        assert "is private" in refused(capsys, "convert", f"--input={source}", f"--output={tmp_path}/out")
     path = Path(os.environ["HF_HOME"]) / "token" if where == "file" else tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     if where == "variable":
@@ -515,17 +515,17 @@ def test_the_token_goes_to_the_hub_alone_and_is_nowhere_to_be_read(
         monkeypatch.setenv("HF_TOKEN_PATH", str(path))
     forget_stores()
     hub.requests.clear()
-    written = b""
-    for number, given in enumerate((uri, archive)):
+    content = b""
+    for number, source in enumerate((uri, archive)):
         out = f"{tmp_path}/out{number}"
-        code, said, err = run(capsys, "convert", f"--input={given}", f"--output={out}", f"--log_file={out}.log")
+        code, stdout, err = run(capsys, "convert", f"--input={source}", f"--output={out}", f"--log_file={out}.log")
         assert code == 0, err
-        assert TOKEN not in said + err
-        assert given in Path(f"{out}/manifest.json").read_text()
-        written += b"".join(file.read_bytes() for file in Path(out).rglob("*") if file.is_file())
-        written += Path(f"{out}.log").read_bytes()
-    assert TOKEN.encode() not in written
-    assert b"s1gn3d" not in written
+        assert TOKEN not in stdout + err
+        assert source in Path(f"{out}/manifest.json").read_text()
+        content += b"".join(file.read_bytes() for file in Path(out).rglob("*") if file.is_file())
+        content += Path(f"{out}.log").read_bytes()
+    assert TOKEN.encode() not in content
+    assert b"s1gn3d" not in content
     assert {request.token for request in hub.requests if request.place == "hub"} == {TOKEN}
     assert {request.token for request in hub.requests if request.place == "cdn"} == {""}
 
@@ -554,19 +554,19 @@ def test_the_token_is_not_sent_where_the_api_leads_to(hub, few_digits, capsys, t
                 monkeypatch.setenv("HF_ENDPOINT", server.url)
                 monkeypatch.setenv("HF_TOKEN", TOKEN)
                 forget_stores()
-                said = refused(capsys, "convert", "--input=hf://datasets/owner/name/in", f"--output={tmp_path}/out")
-                assert TOKEN not in said
+                message = refused(capsys, "convert", "--input=hf://datasets/owner/name/in", f"--output={tmp_path}/out")
+                assert TOKEN not in message
                 assert server.requests
     assert not tokens
 
 
 def test_a_token_that_is_none_is_refused_without_it(hub, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "s3cr3t\r\nX-Other: 1")
-    said = refused(capsys, "convert", "--input=hf://datasets/owner/name/in", f"--output={tmp_path}/out")
-    assert "HF_TOKEN has characters that no token has" in said
-    assert "s3cr3t" not in said
+    message = refused(capsys, "convert", "--input=hf://datasets/owner/name/in", f"--output={tmp_path}/out")
+    assert "HF_TOKEN has characters that no token has" in message
+    assert "s3cr3t" not in message
 
 
 def test_no_dataset_is_written_there(few_digits, capsys):
-    said = refused(capsys, "convert", f"--input={few_digits}", "--output=hf://datasets/owner/name/out")
-    assert "cannot be written to, only local folders and gs://" in said
+    message = refused(capsys, "convert", f"--input={few_digits}", "--output=hf://datasets/owner/name/out")
+    assert "cannot be written to, only local folders and gs://" in message

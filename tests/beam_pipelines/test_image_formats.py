@@ -98,10 +98,10 @@ def test_a_sequence_is_not_one_image(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_ends_in_a_reason_and_raises_nothing_else(kind):
-    whole, generator = encoded(PHOTO.resize((40, 30)), kind), np.random.default_rng(0)
+    original, generator = encoded(PHOTO.resize((40, 30)), kind), np.random.default_rng(0)
     reasons = set()
     for number in range(400):
-        data = bytearray(whole)
+        data = bytearray(original)
         for place in generator.integers(0, min(len(data), 400), generator.integers(0, 5)):
             data[place] = generator.integers(0, 256)
         cut = bytes(data[: generator.integers(len(data))] if number % 2 else data)
@@ -119,9 +119,9 @@ def test_damage_ends_in_a_reason_and_raises_nothing_else(kind):
 @pytest.mark.parametrize("share", np.linspace(0.3, 0.99, 12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_truncated_file_is_no_image(kind, share):
-    whole = encoded(PHOTO, kind)
+    original = encoded(PHOTO, kind)
     with contextlib.suppress(Rejected):
-        image = check_image(whole[: int(share * len(whole))], ImageOptions(quality=98))
+        image = check_image(original[: int(share * len(original))], ImageOptions(quality=98))
         # A decoder may be able to decode all pixels of a file that lacks only its last bytes.
         assert difference(image, PHOTO) < 4
 
@@ -149,9 +149,9 @@ except Rejected as rejected:
 
 
 def test_heic_without_its_extra_is_told_what_to_install():
-    for image, said in (
+    for image, stdout in (
         (encoded(PHOTO, "HEIF"), b"unsupported_format HEIC; to read it, run: pip install 'jpeg2tpu[heic]'\n"),
         (encoded(PHOTO, "AVIF"), b""),
     ):
-        done = subprocess.run([sys.executable, "-c", WITHOUT_HEIC], input=image, capture_output=True, cwd=ROOT)
-        assert (done.returncode, done.stdout) == (0, said), done.stderr
+        result = subprocess.run([sys.executable, "-c", WITHOUT_HEIC], input=image, capture_output=True, cwd=ROOT)
+        assert (result.returncode, result.stdout) == (0, stdout), result.stderr

@@ -155,10 +155,10 @@ def test_an_image_that_is_too_wide_for_a_jpeg_is_fine_once_it_is_smaller():
 def test_whatever_is_damaged_is_rejected_and_nothing_else_is_raised(kind):
     exif, more = Image.Exif(), {"save_all": True, "append_images": [picture("L")]} if kind == "GIF" else {}
     exif[0x0112] = 6
-    whole = encoded(picture(), kind, **({"exif": exif} if kind != "GIF" else more))
+    original = encoded(picture(), kind, **({"exif": exif} if kind != "GIF" else more))
     generator = np.random.default_rng(0)
     for number in range(600):
-        data = bytearray(whole)
+        data = bytearray(original)
         for place in generator.integers(0, min(len(data), 300), generator.integers(0, 5)):
             data[place] = generator.integers(0, 256)
         with contextlib.suppress(Rejected):
@@ -191,7 +191,7 @@ def test_want_of_memory_is_not_the_image_s_fault(monkeypatch, place, kind, error
 def test_a_plain_jpeg_damaged_or_not_is_found_the_same_as_when_pillow_reads_its_header(options, monkeypatch):
     """Plain JPEGs take a shorter way; whatever bytes change, it finds the same image or reason, in the same words."""
     colors, random = picture(), np.random.default_rng(len(str(options)))
-    whole = [
+    originals = [
         encoded(colors),
         encoded(colors, progressive=True, comment=b"a comment"),
         encoded(colors, subsampling=0, restart_marker_blocks=1),
@@ -199,9 +199,9 @@ def test_a_plain_jpeg_damaged_or_not_is_found_the_same_as_when_pillow_reads_its_
         encoded(picture("CMYK")),
         encoded(colors, exif=b"Exif\0\0", icc_profile=bytes(200)),
     ]
-    plain, num_plain = check._check_plain, 0
+    check_plain, num_plain = check._check_plain, 0
     for number in range(900):
-        data = bytearray(whole[number % len(whole)])
+        data = bytearray(originals[number % len(originals)])
         first = random.integers(0, 700)
         if number % 4 == 1:  # a part is missing
             del data[first : first + random.integers(1, 100)]
@@ -209,11 +209,11 @@ def test_a_plain_jpeg_damaged_or_not_is_found_the_same_as_when_pillow_reads_its_
             data[first:first] = data[first : first + random.integers(1, 100)]
         for place in random.integers(2, min(len(data), 700), random.integers(0, 3)):
             data[place] = random.integers(0, 256)
-        monkeypatch.setattr(check, "_check_plain", plain)
-        found = outcome(bytes(data), options)
+        monkeypatch.setattr(check, "_check_plain", check_plain)
+        expected = outcome(bytes(data), options)
         num_plain += check._check_plain(bytes(data), ImageOptions(**options), True) is not None
         monkeypatch.setattr(check, "_check_plain", lambda *_: None)
-        assert outcome(bytes(data), options) == found
+        assert outcome(bytes(data), options) == expected
     assert (num_plain > 100) == (options in ({}, {"resize_shorter": 28}))
 
 
@@ -239,9 +239,9 @@ def test_the_sums_give_the_mean_and_deviation_of_the_pixels():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
 def test_a_truncated_jpeg_is_found_also_without_decoding_it_in_full(share, progressive):
     noise = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
-    whole = encoded(Image.fromarray(noise), progressive=progressive)
+    original = encoded(Image.fromarray(noise), progressive=progressive)
     with pytest.raises(Rejected) as caught:
-        check_image(whole[: int(share * len(whole))], ImageOptions(), with_statistics=False)
+        check_image(original[: int(share * len(original))], ImageOptions(), with_statistics=False)
     assert caught.value.reason == "truncated"
 
 
@@ -260,28 +260,28 @@ def test_a_camera_s_photograph_has_the_statistics_and_size_of_the_whole_though_i
     quick = checked(data)
     assert (quick.width, quick.height) == (2400, 1800)
     monkeypatch.setattr(check, "MEASURED_SIDE", 1801)
-    whole = checked(data)
-    assert quick.sums != whole.sums  # or else nothing was saved
+    full = checked(data)
+    assert quick.sums != full.sums  # or else nothing was saved
     assert quick.sums
-    assert whole.sums
+    assert full.sums
     assert quick.squares
-    assert whole.squares
-    np.testing.assert_allclose(quick.sums, whole.sums, rtol=0.01)
-    np.testing.assert_allclose(quick.squares, whole.squares, rtol=0.01)
+    assert full.squares
+    np.testing.assert_allclose(quick.sums, full.sums, rtol=0.01)
+    np.testing.assert_allclose(quick.squares, full.squares, rtol=0.01)
 
 
 def test_the_size_of_what_is_stored_is_found_without_decoding_what_is_kept():
-    kept, png = encoded(picture(size=(400, 300)), quality=95), encoded(picture(), "PNG")
-    assert stored_bytes(kept[:2000], ImageOptions()) == 2000  # its damage shows when it is written
+    jpeg, png = encoded(picture(size=(400, 300)), quality=95), encoded(picture(), "PNG")
+    assert stored_bytes(jpeg[:2000], ImageOptions()) == 2000  # its damage shows when it is written
     assert stored_bytes(png, ImageOptions()) == len(checked(png).encoded)
     smaller = ImageOptions(resize_shorter=30)
-    assert stored_bytes(kept, smaller) == len(check_image(kept, smaller).encoded) < len(kept)
+    assert stored_bytes(jpeg, smaller) == len(check_image(jpeg, smaller).encoded) < len(jpeg)
 
 
 def with_first_bytes(kind: str, changed: dict[int, bytes]) -> bytes:
     data = bytearray(encoded(picture(), kind))
-    for at, value in changed.items():
-        data[at : at + len(value)] = value
+    for position, value in changed.items():
+        data[position : position + len(value)] = value
     return bytes(data)
 
 
@@ -351,8 +351,8 @@ def test_a_photograph_made_smaller_has_the_pixels_of_one_decoded_in_full(kind, s
     smaller = checked(data, resize_shorter=shorter, quality=100)
     width = round(1043 * shorter / 697)
     assert (smaller.height, smaller.width) == (shorter, width)
-    whole = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    expected = whole.resize((width, shorter), Image.Resampling.BICUBIC).convert("L")
+    original = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    expected = original.resize((width, shorter), Image.Resampling.BICUBIC).convert("L")
     stored = Image.open(io.BytesIO(smaller.encoded)).convert("L")  # a JPEG stores colors at half the size
     difference = np.asarray(stored, float) - np.asarray(expected, float)
     assert np.abs(difference).mean() < 1.2
@@ -361,9 +361,9 @@ def test_a_photograph_made_smaller_has_the_pixels_of_one_decoded_in_full(kind, s
 
 def test_a_jpeg_at_most_a_tenth_larger_than_asked_for_is_kept_and_counted():
     data = encoded(picture(size=(150, 110)))
-    kept = checked(data, resize_shorter=100)
-    assert kept.encoded is data
-    assert (kept.height, kept.fixed, kept.noted) == (110, "", ("slightly larger than --resize_shorter",))
+    image = checked(data, resize_shorter=100)
+    assert image.encoded is data
+    assert (image.height, image.fixed, image.noted) == (110, "", ("slightly larger than --resize_shorter",))
     assert stored_bytes(data, ImageOptions(resize_shorter=100)) == len(data)
     larger = checked(encoded(picture(size=(150, 111))), resize_shorter=100)
     assert (larger.height, larger.fixed, larger.noted) == (100, "larger than --resize_shorter", ())
