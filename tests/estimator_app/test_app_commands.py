@@ -255,8 +255,8 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN is for x86 here")
-@pytest.mark.parametrize(("setting", "expected"), [(None, "True"), ("0", "False")])
-def test_tensorflow_uses_onednn_on_any_x86_processor_unless_the_environment_says_otherwise(setting, expected):
+@pytest.mark.parametrize(("setting", "used"), [(None, "True"), ("0", "False")])
+def test_tensorflow_uses_onednn_on_any_x86_processor_unless_the_environment_says_otherwise(setting, used):
     program = (
         "from estimator_app.runtime.tensorflow_startup import import_tensorflow; import_tensorflow(verbose=False); "
         "from tensorflow.python.util import _pywrap_util_port; print(_pywrap_util_port.IsMklEnabled())"
@@ -264,9 +264,7 @@ def test_tensorflow_uses_onednn_on_any_x86_processor_unless_the_environment_says
     environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
     environment |= {"TF_ENABLE_ONEDNN_OPTS": setting} if setting else {}
     command = [sys.executable, "-c", program]
-    assert (
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip() == expected
-    )
+    assert subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip() == used
 
 
 @pytest.mark.skipif(TENSORFLOW <= (2, 15), reason="TPUEstimator is there")

@@ -73,9 +73,9 @@ def cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
-def flip(path: Path, position: int) -> None:
+def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
-    data[position] ^= 0xFF
+    data[offset] ^= 0xFF
     path.write_bytes(data)
 
 
@@ -85,21 +85,19 @@ def test_no_byte_of_a_checkpoint_can_be_changed_or_lost_and_its_weights_with_it(
     expected = tensors(path)
     assert damage(path) == ""
     for file in (model_dir / "model.ckpt-4.index", model_dir / "model.ckpt-4.data-00000-of-00001"):
-        content = file.read_bytes()
-        for length in (0, 1, 47, len(content) // 2, len(content) - 49, len(content) - 8, len(content) - 1):
-            file.write_bytes(content[: max(0, length)])
+        data = file.read_bytes()
+        for length in (0, 1, 47, len(data) // 2, len(data) - 49, len(data) - 8, len(data) - 1):
+            file.write_bytes(data[: max(0, length)])
             assert str(file) in damage(path), length
-        for position in range(0, len(content), 2):
+        for offset in range(0, len(data), 2):
             file.write_bytes(
-                content[:position]
-                + bytes([content[position] ^ (0x81, 0xFF, 0x40)[position % 3]])
-                + content[position + 1 :]
+                data[:offset] + bytes([data[offset] ^ (0x81, 0xFF, 0x40)[offset % 3]]) + data[offset + 1 :]
             )
             if damage(path) == "":  # a byte of the index that nothing reads
-                assert file.suffix == ".index", position
+                assert file.suffix == ".index", offset
                 for name, value in tensors(path).items():
-                    np.testing.assert_array_equal(value, expected[name], err_msg=f"{name} at {position}")
-        file.write_bytes(content)
+                    np.testing.assert_array_equal(value, expected[name], err_msg=f"{name} at {offset}")
+        file.write_bytes(data)
     assert damage(path) == ""
 
 

@@ -517,7 +517,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(digits_dataset, tmp_path
 
 
 # A run by TensorFlow, whose process has the other Keras; prints the losses.
-TENSORFLOW_PROGRAM = """
+TF_PROGRAM = """
 import json, sys
 from estimator_app import Callback, train
 class Losses(Callback):
@@ -540,16 +540,7 @@ def test_the_first_twenty_losses_are_those_of_tf_distribute(digits_dataset, tmp_
     options = OPTIONS | {"network": network, "learning_rate": 0.01, "flip": True, "save_seconds": 0}
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     other = json.dumps(options | {"trainer": "tf_distribute"})
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        TENSORFLOW_PROGRAM,
-        digits_dataset.path,
-        str(tmp_path / "tf"),
-        other,
-    ]
+    command = [sys.executable, "-W", "ignore", "-c", TF_PROGRAM, digits_dataset.path, str(tmp_path / "tf"), other]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     assert process.returncode == 0, process.stderr
     expected = {int(step): loss for step, loss in json.loads(process.stdout.splitlines()[-1]).items()}

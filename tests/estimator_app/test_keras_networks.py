@@ -19,13 +19,7 @@ TRAINERS = ["tpu_estimator", "tf_distribute"] if default_trainer() == "tpu_estim
 layers = tf.keras.layers
 
 # A rate that stays as it is, and no decay: what a plain Keras loop does.
-CONSTANT_SCHEDULE = {
-    "warmup_steps": 0,
-    "decay": "steps",
-    "decay_steps": 10**6,
-    "weight_decay": 0.0,
-    "iterations_per_loop": 1,
-}
+SCHEDULE = {"warmup_steps": 0, "decay": "steps", "decay_steps": 10**6, "weight_decay": 0.0, "iterations_per_loop": 1}
 RATE = 0.05
 
 
@@ -35,9 +29,7 @@ def train(digits_dataset, tmp_path):
 
     def train(loop, network, steps, start_step=0, model_dir=None, **options):
         name = f"{__name__}:{network.__name__}"
-        config = configured(
-            digits_dataset, trainer=loop, network=name, learning_rate=RATE, **CONSTANT_SCHEDULE, **options
-        )
+        config = configured(digits_dataset, trainer=loop, network=name, learning_rate=RATE, **SCHEDULE, **options)
         model_dir = str(model_dir or tmp_path / f"{loop}_{network.__name__}")
         trainer = find_trainer(loop)
         state = trainer.make(config, model_dir, None)

@@ -240,20 +240,11 @@ def test_metrics_are_read_back_and_damaged_ones_are_none(tmp_path):
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
     part = "part-00000-of-00001.data-00000-of-00001"
     remnants = [f".history.csv.{'0f' * 16}.tmp", f"model.ckpt-8_temp/{part}.tempstate115", "model.ckpt-8_temp/" + part]
-    survivors = [
-        "history.csv",
-        ".lock",
-        "notes.tmp",
-        "model.ckpt-9_temp/notes.txt",
-        "model.ckpt-8.index",
-        "other_temp/x",
-    ]
-    for name in (*remnants, *survivors, f"model.ckpt-9_temp/{part}"):
+    files = ["history.csv", ".lock", "notes.tmp", "model.ckpt-9_temp/notes.txt", "model.ckpt-8.index", "other_temp/x"]
+    for name in (*remnants, *files, f"model.ckpt-9_temp/{part}"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "model.ckpt-9_temp" / f"{part}.tempstate1").symlink_to(tmp_path / "history.csv")
     remove_unfinished(str(tmp_path))
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(
-        survivors
-    )
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
     assert not (tmp_path / "model.ckpt-8_temp").exists()

@@ -16,13 +16,10 @@ from support.app_fixtures import configured
 def published(peak, warmup_steps, decay_steps, decay, steps):
     """Returns the rates of integer steps: a line up to the peak at warmup_steps, then the fall, in NumPy."""
     after = np.clip(steps, warmup_steps, decay_steps).astype(float)
-    remaining = (decay_steps - after) / (decay_steps - warmup_steps)
+    share = (decay_steps - after) / (decay_steps - warmup_steps)
     fall = {
-        "cosine": np.cos(np.pi / 2 * (1 - remaining))
-        ** 2,  # Loshchilov & Hutter 2017, equation 5: the half-angle's square
-        "polynomial": np.polyval(
-            [1, 0, 0], remaining
-        ),  # tf.train.polynomial_decay of power 2, which You et al. 2017 use
+        "cosine": np.cos(np.pi / 2 * (1 - share)) ** 2,  # Loshchilov & Hutter 2017, equation 5: the half-angle's square
+        "polynomial": np.polyval([1, 0, 0], share),  # tf.train.polynomial_decay of power 2, which You et al. 2017 use
         "steps": 0.1 ** np.digitize(steps, np.round(decay_steps * np.array([30, 60, 80]) / 90)),  # Goyal et al. 2017
     }[decay]
     climbing = np.interp(steps, [0, warmup_steps], [peak / (warmup_steps + 1), peak])

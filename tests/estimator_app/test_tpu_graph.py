@@ -53,9 +53,9 @@ def ops_behind(node: Any, by_name: dict[str, Any]) -> set[str]:
 ALL_CORES = [(f"/job:worker/task:{host}/device:CPU:0", core) for host in range(HOSTS) for core in range(CORES)]
 
 
-def shapes(core_nodes: list[Any]) -> list[list[int]]:
+def shapes(node_defs: list[Any]) -> list[list[int]]:
     """Returns the shapes that each core takes."""
-    (dequeue,) = [node for node in core_nodes if node.op == "InfeedDequeueTuple"]
+    (dequeue,) = [node for node in node_defs if node.op == "InfeedDequeueTuple"]
     return [[dim.size for dim in shape.dim] for shape in dequeue.attr["shapes"].list.shape]
 
 
@@ -67,16 +67,16 @@ def test_every_core_trains_on_its_own_part_and_shares_its_gradients(digits_datas
     train = make_train_input_fn(digits_dataset, config.input)
     graph = build_graph(config, tmp_path, "training", train)
     assert sorted(fed(graph)) == ALL_CORES
-    core_nodes = nodes(graph)
-    assert shapes(core_nodes) == [image, [4], [4]]
-    ops = [node.op for node in core_nodes]
+    node_defs = nodes(graph)
+    assert shapes(node_defs) == [image, [4], [4]]
+    ops = [node.op for node in node_defs]
     trained = ops.count("ResourceApplyMomentum")
     assert trained == 6 * 3 + 2  # 6 x (kernel, scale, offset), and the dense layer
     assert ops.count("CrossReplicaSum") == trained + 2  # and the examples' weights, and the loss that is told
     assert ops.count("AssignSubVariableOp") == 6 * 2  # batch normalisation's means and variances
     assert "Cos" in ops  # the schedule
     assert "Placeholder" not in ops
-    (replicas,) = [node.attr["num_replicas"].i for node in core_nodes if node.op == "TPUReplicateMetadata"]
+    (replicas,) = [node.attr["num_replicas"].i for node in node_defs if node.op == "TPUReplicateMetadata"]
     assert replicas == HOSTS * CORES
 
 
@@ -96,17 +96,16 @@ def test_every_way_of_training_updates_from_summed_gradients_and_sends_its_curve
     config = configured(digits_dataset, train_batch_size=128, **options)
     train = make_train_input_fn(digits_dataset, config.input)
     graph = build_graph(config, tmp_path, "training", train)
-    core_nodes = nodes(graph)
-    by_name = {node.name: node for node in core_nodes}
-    updates = [node for node in core_nodes if node.op == update]
+    node_defs = nodes(graph)
+    by_name = {node.name: node for node in node_defs}
+    updates = [node for node in node_defs if node.op == update]
     assert len(updates) == (62 if "network" in options else 20)
-    assert [node.op for node in core_nodes].count("CrossReplicaSum") == len(
-        updates
-    ) + 2  # of the weights, and of the loss
+    # 2: of the weights, and of the loss.
+    assert [node.op for node in node_defs].count("CrossReplicaSum") == len(updates) + 2
     for node in updates:  # LARS' norms and all decay are of what the cores' gradients add up to
         assert "CrossReplicaSum" in ops_behind(node, by_name)
         assert not ops_behind(node, by_name) & {"Conv2DBackpropFilter", "BiasAddGrad"}
-    summaries = [node for node in core_nodes if node.op == "WriteSummary"]
+    summaries = [node for node in node_defs if node.op == "WriteSummary"]
     assert sorted(node.name.split("/")[1] for node in summaries) == ["epoch", "learning_rate", "loss"]
     assert all("CPU" in node.device for node in summaries)
 
@@ -182,9 +181,9 @@ def test_every_core_evaluates_its_own_part(digits_dataset, tmp_path):
     evaluate = make_eval_input_fn(digits_dataset, config.input)
     graph = build_graph(config, tmp_path, "evaluation", evaluate)
     assert sorted(fed(graph)) == ALL_CORES
-    core_nodes = nodes(graph)
-    assert shapes(core_nodes) == [[4, 16, 16, 3], [4], [4]]
-    assert "ResourceApplyMomentum" not in {node.op for node in core_nodes}
+    node_defs = nodes(graph)
+    assert shapes(node_defs) == [[4, 16, 16, 3], [4], [4]]
+    assert "ResourceApplyMomentum" not in {node.op for node in node_defs}
 
 
 # (mode, batches of a host in a step, hosts whose input_fn runs, examples of a core)
@@ -211,8 +210,8 @@ def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
     input_config = InputConfig(16, crop_area=(1, 1), crop_aspect=(1, 1), flip=False)  # every crop the whole image
     graph = build_graph(config, tmp_path, "training", input_fn, estimator)
     assert sorted(fed(graph)) == ALL_CORES
-    core_nodes = nodes(graph)
-    assert shapes(core_nodes) == [[core_batch, 16, 16, 3], [core_batch], [core_batch]]
+    node_defs = nodes(graph)
+    assert shapes(node_defs) == [[core_batch, 16, 16, 3], [core_batch], [core_batch]]
     assert len(called) == hosts
     # The same calls again, this time run: a step is 128 examples, and none comes twice within the first ten.
     images = [
