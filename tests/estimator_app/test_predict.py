@@ -63,8 +63,8 @@ def test_a_png_is_classified_as_the_jpeg_of_its_pixels(classifier, digits):
     jpeg = min((digits / "3").iterdir()).read_bytes()
     png = io.BytesIO()
     Image.open(io.BytesIO(jpeg)).save(png, "PNG")
-    ours, theirs = classifier([png.getvalue(), jpeg])
-    np.testing.assert_allclose(ours, theirs, atol=0.02)  # Pillow's decoder rounds differently
+    png_probabilities, jpeg_probabilities = classifier([png.getvalue(), jpeg])
+    np.testing.assert_allclose(png_probabilities, jpeg_probabilities, atol=0.02)  # Pillow's decoder rounds differently
 
 
 def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier, digits, tmp_path, capfd):

@@ -63,9 +63,9 @@ def loaded(config: TrainConfig) -> dict[str, np.ndarray]:
 
 
 def test_a_resnet_takes_every_tensor_by_its_name(digits_dataset, resnet):
-    config, theirs = config_for(digits_dataset, "resnet18", resnet), published.random_tensors(RESNET)
-    weights, ours = starting_weights(config), loaded(config)
-    assert str(weights) == f"{len(ours)} of {len(ours)} variables"
+    config, tensors = config_for(digits_dataset, "resnet18", resnet), published.random_tensors(RESNET)
+    weights, variables = starting_weights(config), loaded(config)
+    assert str(weights) == f"{len(variables)} of {len(variables)} variables"
     assert len({row[2] for row in weights.rows}) == len(RESNET)
     for path, name in (
         ("stem/kernel", "conv1.weight"),
@@ -73,7 +73,7 @@ def test_a_resnet_takes_every_tensor_by_its_name(digits_dataset, resnet):
         ("stage4_block2_conv2/kernel", "layer4.1.conv2.weight"),
         ("stage2_block1_shortcut/kernel", "layer2.0.downsample.0.weight"),
     ):
-        np.testing.assert_array_equal(ours[path], theirs[name].transpose(2, 3, 1, 0), err_msg=path)
+        np.testing.assert_array_equal(variables[path], tensors[name].transpose(2, 3, 1, 0), err_msg=path)
     for path, name in (
         ("stem_norm/gamma", "bn1.weight"),
         ("stage1_block2_conv2_norm/beta", "layer1.1.bn2.bias"),
@@ -81,33 +81,33 @@ def test_a_resnet_takes_every_tensor_by_its_name(digits_dataset, resnet):
         ("stage2_block1_shortcut_norm/moving_variance", "layer2.0.downsample.1.running_var"),
         ("head/bias", "fc.bias"),
     ):
-        np.testing.assert_array_equal(ours[path], theirs[name], err_msg=path)
-    np.testing.assert_array_equal(ours["head/kernel"], theirs["fc.weight"].T)
+        np.testing.assert_array_equal(variables[path], tensors[name], err_msg=path)
+    np.testing.assert_array_equal(variables["head/kernel"], tensors["fc.weight"].T)
     assert ("head/kernel", "[512, 10]", "fc.weight", "[10, 512]", "") in weights.rows
     assert ("", "", "bn1.num_batches_tracked", "[]", "not used") in weights.rows
 
 
 def test_a_vit_takes_every_tensor_by_its_name(digits_dataset, vit):
-    config, theirs = config_for(digits_dataset, "vit_s16", vit, 64), published.random_tensors(VIT)
-    ours = loaded(config)
-    assert str(starting_weights(config)) == f"{len(ours)} of {len(ours)} variables"
-    np.testing.assert_array_equal(ours["positions/positions"], theirs["pos_embed"])
-    np.testing.assert_array_equal(ours["positions/class_token"], theirs["cls_token"])
+    config, tensors = config_for(digits_dataset, "vit_s16", vit, 64), published.random_tensors(VIT)
+    variables = loaded(config)
+    assert str(starting_weights(config)) == f"{len(variables)} of {len(variables)} variables"
+    np.testing.assert_array_equal(variables["positions/positions"], tensors["pos_embed"])
+    np.testing.assert_array_equal(variables["positions/class_token"], tensors["cls_token"])
     for third, part in enumerate(("query", "key", "value")):
         rows = slice(384 * third, 384 * (third + 1))
-        np.testing.assert_array_equal(ours[f"block12_{part}/kernel"], theirs["blocks.11.attn.qkv.weight"][rows].T)
-        np.testing.assert_array_equal(ours[f"block12_{part}/bias"], theirs["blocks.11.attn.qkv.bias"][rows])
-    np.testing.assert_array_equal(ours["block1_projection/kernel"], theirs["blocks.0.attn.proj.weight"].T)
-    np.testing.assert_array_equal(ours["block1_mlp2/kernel"], theirs["blocks.0.mlp.fc2.weight"].T)
-    np.testing.assert_array_equal(ours["block1_mlp_norm/gamma"], theirs["blocks.0.norm2.weight"])
+        np.testing.assert_array_equal(variables[f"block12_{part}/kernel"], tensors["blocks.11.attn.qkv.weight"][rows].T)
+        np.testing.assert_array_equal(variables[f"block12_{part}/bias"], tensors["blocks.11.attn.qkv.bias"][rows])
+    np.testing.assert_array_equal(variables["block1_projection/kernel"], tensors["blocks.0.attn.proj.weight"].T)
+    np.testing.assert_array_equal(variables["block1_mlp2/kernel"], tensors["blocks.0.mlp.fc2.weight"].T)
+    np.testing.assert_array_equal(variables["block1_mlp_norm/gamma"], tensors["blocks.0.norm2.weight"])
 
 
 def test_positions_are_resized_to_the_images_and_the_class_token_s_stays(digits_dataset, vit):
     weights = starting_weights(config_for(digits_dataset, "vit_s16", vit, 32))
     assert str(weights).endswith("variables; positions resized from 4 x 4 to 2 x 2")
-    theirs = published.random_tensors(VIT)["pos_embed"].astype(np.float32)
+    positions = published.random_tensors(VIT)["pos_embed"].astype(np.float32)
     assert weights.values["positions/positions"].shape == (1, 5, 384)
-    np.testing.assert_array_equal(weights.values["positions/positions"][:, 0], theirs[:, 0])
+    np.testing.assert_array_equal(weights.values["positions/positions"][:, 0], positions[:, 0])
 
 
 @pytest.mark.parametrize(("old", "new"), [(14, 24), (14, 7), (14, 2), (3, 14), (14, 14)])

@@ -231,12 +231,12 @@ def test_one_batch_for_a_host_s_cores_is_cut_along_the_axis_of_its_layout(
     digits_dataset, tmp_path, layout, axis, core_shape
 ):
     config = configured(digits_dataset, layout=layout, train_batch_size=128)
-    ours = make_estimator(config, str(tmp_path), cluster())
+    app_estimator = make_estimator(config, str(tmp_path), cluster())
     modes = v1.estimator.tpu.InputPipelineConfig
-    tpu_config = ours.config.tpu_config._replace(per_host_input_for_training=modes.PER_HOST_V1)
+    tpu_config = app_estimator.config.tpu_config._replace(per_host_input_for_training=modes.PER_HOST_V1)
     estimator = v1.estimator.tpu.TPUEstimator(
         make_model_fn(config),
-        config=ours.config.replace(tpu_config=tpu_config),
+        config=app_estimator.config.replace(tpu_config=tpu_config),
         train_batch_size=128,
         batch_axis=[axis, 0, 0],  # image, weight, label
     )
