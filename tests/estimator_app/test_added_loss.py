@@ -26,7 +26,7 @@ def squares(kernel):
     return tf.reduce_sum(kernel**2)
 
 
-def plain(images, num_classes, training, regularizer=None):
+def scaling(images, num_classes, training, regularizer=None):
     hidden = layers.Flatten()(images)
     scaled = layers.DepthwiseConv1D(1, depthwise_initializer="ones", depthwise_regularizer=regularizer, use_bias=False)
     hidden = layers.Reshape([1, -1])(hidden)
@@ -34,7 +34,7 @@ def plain(images, num_classes, training, regularizer=None):
 
 
 def regularized(images, num_classes, training):
-    return plain(Adding()(images), num_classes, training, squares)
+    return scaling(Adding()(images), num_classes, training, squares)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,14 +42,14 @@ def regularized(images, num_classes, training):
 def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_evaluation_s(
     digits_dataset, tmp_path, monkeypatch, kind
 ):
-    told, took = [], Progress.took
+    losses, original = [], Progress.took
 
-    def tell(self, step, loss, *args):
-        told.append(loss)
-        took(self, step, loss, *args)
+    def record(self, step, loss, *args):
+        losses.append(loss)
+        original(self, step, loss, *args)
 
-    monkeypatch.setattr(Progress, "took", tell)
-    for name in ("plain", "regularized"):
+    monkeypatch.setattr(Progress, "took", record)
+    for name in ("scaling", "regularized"):
         network = f"test_added_loss:{name}"
         config = configured(digits_dataset, trainer=kind, network=network, train_steps=3, precision="bfloat16")
         run = run_training(
@@ -58,5 +58,5 @@ def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_eval
         assert run
         assert run.metrics.loss < 10
     # 768 by a regularizer, which has a gradient, and 5 by add_loss.
-    assert told[3] - told[0] == pytest.approx(773, abs=0.1)
-    assert told[5] < 0.9 * told[3]
+    assert losses[3] - losses[0] == pytest.approx(773, abs=0.1)
+    assert losses[5] < 0.9 * losses[3]

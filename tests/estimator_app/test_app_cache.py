@@ -11,16 +11,16 @@ from support.app_commands import FLAGS, refused, run
 def test_training_keeps_decoded_images_when_asked(capsys, digits_dataset, tmp_path, monkeypatch):
     from tpu_input.train import crops_of_decoded
 
-    kept = []
+    calls = []
 
     def keep(*args):
-        kept.append(args)
+        calls.append(args)
         return crops_of_decoded(*args)
 
     monkeypatch.setattr("tpu_input.train.crops_of_decoded", keep)
     command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", *FLAGS, "--train_steps=2")
     assert run(capsys, *command, "--cache=decoded")[0] == 0
-    assert kept
+    assert calls
     assert "holds another run: its --cache is 'decoded', not None; use another" in refused(capsys, *command)
 
 

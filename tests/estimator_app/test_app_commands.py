@@ -30,14 +30,16 @@ def model_dir(digits_dataset, tmp_path_factory):
 
     def make(folder: Path) -> Path:
         train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={folder}", *FLAGS)
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "estimator_app", *train, "--train_steps=40", "--steps_per_eval=30"],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if not name.startswith("TF_")},
             capture_output=True,
             text=True,
         )
-        (folder / "said.json").write_text(json.dumps([done.returncode, done.stdout, without_progress(done.stderr)]))
+        (folder / "said.json").write_text(
+            json.dumps([process.returncode, process.stdout, without_progress(process.stderr)])
+        )
         return folder
 
     return shared(tmp_path_factory, "app_commands", make)
@@ -94,13 +96,13 @@ def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir,
         (f"--model_dir={model_dir}", f"--checkpoint={model_dir}/model.ckpt-30"),
         (f"--export_dir={tmp_path}",),
     ]
-    found = [json.loads(run(capsys, "evaluate", *way, "--split=train", "--json")[1]) for way in ways]
-    assert found[0] == found[1]
-    assert found[0]["step"] == found[2]["step"] == 30
-    assert found[0]["num_examples"] == found[2]["num_examples"] > 1000
-    assert found[0]["loss"] == pytest.approx(found[2]["loss"], rel=1e-4)
-    assert found[0]["recall"] == pytest.approx(found[2]["recall"])
-    assert found[0]["confusion"] == found[2]["confusion"]
+    metrics = [json.loads(run(capsys, "evaluate", *way, "--split=train", "--json")[1]) for way in ways]
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["step"] == metrics[2]["step"] == 30
+    assert metrics[0]["num_examples"] == metrics[2]["num_examples"] > 1000
+    assert metrics[0]["loss"] == pytest.approx(metrics[2]["loss"], rel=1e-4)
+    assert metrics[0]["recall"] == pytest.approx(metrics[2]["recall"])
+    assert metrics[0]["confusion"] == metrics[2]["confusion"]
 
 
 @pytest.mark.parametrize(
@@ -253,14 +255,14 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN is for x86 here")
-@pytest.mark.parametrize(("chosen", "used"), [(None, "True"), ("0", "False")])
-def test_tensorflow_uses_onednn_on_any_x86_processor_unless_the_environment_says_otherwise(chosen, used):
+@pytest.mark.parametrize(("setting", "used"), [(None, "True"), ("0", "False")])
+def test_tensorflow_uses_onednn_on_any_x86_processor_unless_the_environment_says_otherwise(setting, used):
     program = (
         "from estimator_app.runtime.tensorflow_startup import import_tensorflow; import_tensorflow(verbose=False); "
         "from tensorflow.python.util import _pywrap_util_port; print(_pywrap_util_port.IsMklEnabled())"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
-    environment |= {"TF_ENABLE_ONEDNN_OPTS": chosen} if chosen else {}
+    environment |= {"TF_ENABLE_ONEDNN_OPTS": setting} if setting else {}
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip() == used
 
@@ -281,20 +283,20 @@ def test_a_quiet_run_prints_its_result_alone_and_json_is_one_object(capsys, mode
     assert first.startswith(f"step 40: accuracy {100 * metrics['accuracy']:.1f} %")
     assert last == f"export: {model_dir}/{metrics['export']}"
     code, out, err = run(capsys, *again, "--json")
-    found = json.loads(out)
-    assert (code, out.count("\n"), found["model_dir"]) == (0, 1, str(model_dir))
-    assert (found["step"], found["accuracy"]) == (metrics["step"], metrics["accuracy"])
-    assert found["export"] == f"{model_dir}/{metrics['export']}"
+    result = json.loads(out)
+    assert (code, out.count("\n"), result["model_dir"]) == (0, 1, str(model_dir))
+    assert (result["step"], result["accuracy"]) == (metrics["step"], metrics["accuracy"])
+    assert result["export"] == f"{model_dir}/{metrics['export']}"
     assert err.startswith("nothing to train: step 40 is done, ")
 
 
 @pytest.mark.long
 def test_a_terminal_shows_that_an_evaluation_goes_on_and_then_its_result(model_dir):
-    code, shown = run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}")
+    code, output = run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}")
     assert code == 0
-    assert shown.startswith("\rstarting TensorFlow …")
-    assert "\revaluating on 333 images of validation …" in shown
-    assert shown.split("\r\x1b[K")[-1].startswith("step 40: accuracy ")
+    assert output.startswith("\rstarting TensorFlow …")
+    assert "\revaluating on 333 images of validation …" in output
+    assert output.split("\r\x1b[K")[-1].startswith("step 40: accuracy ")
     assert run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}", "--quiet")[1].startswith(
         "step 40: "
     )

@@ -26,7 +26,7 @@ from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 
 training = importlib.import_module("estimator_app.train")
-of_run = importlib.import_module("estimator_app.run")
+run_module = importlib.import_module("estimator_app.run")
 
 pytestmark = keras_warns
 # Too small a rate to learn: soon no evaluation is better than those before it.
@@ -49,24 +49,24 @@ def test_a_run_that_gets_no_better_stops_early_and_a_killed_one_at_the_same_step
             raise KeyboardInterrupt
 
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    said: list[str] = []
-    step = train(digits_dataset, straight, said.append, **STALE).metrics.step
+    lines: list[str] = []
+    step = train(digits_dataset, straight, lines.append, **STALE).metrics.step
     assert step < 20
     early = "stopped early: the last 2 evaluations did not improve accuracy; to continue, rerun the command"
-    assert any(line.startswith(early) for line in said)
+    assert any(line.startswith(early) for line in lines)
     with pytest.raises(KeyboardInterrupt):
         train(digits_dataset, killed, kill, **STALE)
     assert train(digits_dataset, killed, **STALE).metrics.step == step
     assert evaluated(killed) == evaluated(straight) == list(range(2, step + 1, 2))
-    said.clear()
-    train(digits_dataset, killed, said.append, **STALE)
-    assert said[0].startswith(f"nothing to train: step {step} is done")
-    assert said[1].startswith(early)
+    lines.clear()
+    train(digits_dataset, killed, lines.append, **STALE)
+    assert lines[0].startswith(f"nothing to train: step {step} is done")
+    assert lines[1].startswith(early)
     exports = read_exports(str(killed))
-    kept = {kind: [entry["step"] for entry in exports[kind]] for kind in exports}
+    exported_steps = {kind: [entry["step"] for entry in exports[kind]] for kind in exports}
     highest = best(read_history(str(killed)), "accuracy")
     assert highest
-    assert kept == {"best": [highest.step], "last": [step]}
+    assert exported_steps == {"best": [highest.step], "last": [step]}
     # More patience goes on, and the export of the step before, which was this run's, gives way.
     assert train(digits_dataset, killed, **STALE | {"early_stop_patience": 3}).metrics.step > step
     assert len([path for path in (killed / "export").iterdir() if path.name.isdigit()]) == 1
@@ -77,10 +77,10 @@ def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(di
     def kill(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(of_run, "write_history", kill)
+    monkeypatch.setattr(run_module, "write_history", kill)
     with pytest.raises(KeyboardInterrupt):
         train(digits_dataset, tmp_path, steps_per_eval=2, train_steps=4)
-    monkeypatch.setattr(of_run, "write_history", write_history)
+    monkeypatch.setattr(run_module, "write_history", write_history)
     finished = read_finished(str(tmp_path))
     assert finished
     assert (evaluated(tmp_path), finished.export) == ([], "")
@@ -118,16 +118,16 @@ def test_another_split_in_between_leaves_one_row_a_step_and_patience_alone(digit
 @pytest.mark.long
 def test_a_complete_run_is_exported_where_it_is_asked_for_and_earlier_exports_stay(digits_dataset, tmp_path, kind):
     config = configured(digits_dataset, trainer=kind, train_steps=1, keep_exports=1)
-    made = []
+    exports = []
     for name in ("a", "b", "b", "a"):
-        said: list[str] = []
-        made.append(
-            training.run(digits_dataset, config, str(tmp_path), str(tmp_path / name), report=said.append).export
+        lines: list[str] = []
+        exports.append(
+            training.run(digits_dataset, config, str(tmp_path), str(tmp_path / name), report=lines.append).export
         )
-        assert said[-1] == f"export: {made[-1]}"
-    assert [Path(path).parent.name for path in made] == ["a", "b", "b", "a"]
-    assert (made[0], made[1]) == (made[3], made[2])
-    assert all((Path(path) / "saved_model.pb").exists() for path in made)
+        assert lines[-1] == f"export: {exports[-1]}"
+    assert [Path(path).parent.name for path in exports] == ["a", "b", "b", "a"]
+    assert (exports[0], exports[1]) == (exports[3], exports[2])
+    assert all((Path(path) / "saved_model.pb").exists() for path in exports)
 
 
 @pytest.mark.long
@@ -201,16 +201,16 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
 
 @pytest.mark.long
 def test_the_last_step_s_export_is_the_best_s_copied_where_it_is_the_best(digits_dataset, tmp_path, monkeypatch):
-    made = []
+    calls = []
 
-    def make(*args, **how):
-        made.append(args)
-        return export_model(*args, **how)
+    def make(*args, **options):
+        calls.append(args)
+        return export_model(*args, **options)
 
-    monkeypatch.setattr(of_run, "export_model", make)
+    monkeypatch.setattr(run_module, "export_model", make)
     finished = train(digits_dataset, tmp_path)
     (best,) = (tmp_path / "export" / "best").iterdir()
-    assert len(made) == 1
+    assert len(calls) == 1
 
     def read(folder):
         return {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}

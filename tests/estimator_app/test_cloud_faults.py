@@ -29,16 +29,18 @@ def test_a_shard_that_cannot_be_read_ends_training_with_its_name(gs, loop, fault
         return fault if request in gs.proxy.reads(SHARD)[1:] else ""
 
     gs.proxy.fault = after_the_first
-    said = gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/model", f"--trainer={loop}"))
-    assert said.startswith(f"{gs.dataset}/{SHARD}: {why}")
+    message = gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/model", f"--trainer={loop}"))
+    assert message.startswith(f"{gs.dataset}/{SHARD}: {why}")
 
 
 def test_a_missing_shard_is_named(gs, digits_dataset):
     dataset = f"{gs.cloud.make_bucket()}/digits"
     gs.cloud.upload(digits_dataset.path, dataset)
     gs.cloud.client().bucket(dataset.split("/")[2]).blob(f"digits/{SHARD}").delete()
-    said = gs.refused("train", f"--dataset={dataset}", f"--model_dir={gs.cloud.make_bucket()}/model", "--image_size=16")
-    assert SHARD in said
+    message = gs.refused(
+        "train", f"--dataset={dataset}", f"--model_dir={gs.cloud.make_bucket()}/model", "--image_size=16"
+    )
+    assert SHARD in message
 
 
 @pytest.mark.parametrize(
@@ -55,10 +57,10 @@ def test_a_dataset_that_is_not_for_this_user_is_said_with_what_helps(gs, tmp_pat
 
 
 def test_a_bucket_that_is_not_there_is_said(gs):
-    said = gs.refused("train", "--dataset=gs://no-such-bucket/digits", "--model_dir=gs://no-such-bucket/model")
-    assert said == "bucket 'no-such-bucket' of 'gs://no-such-bucket/digits' does not exist; check its name"
-    said = gs.refused(*gs.training("gs://no-such-bucket/model"))
-    assert said == "cannot write to 'gs://no-such-bucket/model': there is no such object or bucket"
+    message = gs.refused("train", "--dataset=gs://no-such-bucket/digits", "--model_dir=gs://no-such-bucket/model")
+    assert message == "bucket 'no-such-bucket' of 'gs://no-such-bucket/digits' does not exist; check its name"
+    message = gs.refused(*gs.training("gs://no-such-bucket/model"))
+    assert message == "cannot write to 'gs://no-such-bucket/model': there is no such object or bucket"
 
 
 def test_a_model_dir_and_an_export_dir_that_cannot_be_written_are_said_before_training(gs):
@@ -68,6 +70,6 @@ def test_a_model_dir_and_an_export_dir_that_cannot_be_written_are_said_before_tr
         gs.proxy.fault = lambda request, denied=denied: (
             "403" if request.method == "POST" and denied in request.target else None
         )
-        said = gs.refused(*gs.training(f"{bucket}/model", *filter(None, [flag])))
-        assert said.startswith(f"cannot write to '{path}': ")
-        assert "no permission" in said
+        message = gs.refused(*gs.training(f"{bucket}/model", *filter(None, [flag])))
+        assert message.startswith(f"cannot write to '{path}': ")
+        assert "no permission" in message

@@ -28,11 +28,13 @@ def trained(gs_session, digits_dataset, request) -> tuple[str, str]:
 def assert_same(gs, model_dir, expected, tmp_path) -> None:
     """Compares two runs: weights to the bit, and what each evaluation found."""
     folders = [gs.download(uri, tmp_path / name) for uri, name in ((model_dir, "mine"), (expected, "other"))]
-    found, wanted = map(weights, folders)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-    rows = [[(row.step, row.values["accuracy"], row.values["loss"]) for row in read_history(at)] for at in folders]
+    actual, reference = map(weights, folders)
+    assert actual.keys() == reference.keys()
+    for name, value in reference.items():
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
+    rows = [
+        [(row.step, row.values["accuracy"], row.values["loss"]) for row in read_history(folder)] for folder in folders
+    ]
     assert rows[0] == rows[1]
 
 
@@ -43,22 +45,22 @@ def weights(folder: str) -> dict[str, np.ndarray]:
 
 
 def test_a_run_leaves_in_a_bucket_what_it_leaves_in_a_folder(gs, trained):
-    model_dir, said = trained
-    found = set(gs.cloud.files(model_dir))
-    assert {"config.json", "history.csv", "metrics.json", "exports.json", "curves.png", "confusion.png"} <= found
-    assert {"checkpoint", "model.ckpt-20.index", "model.ckpt-20.data-00000-of-00001"} <= found
+    model_dir, output = trained
+    files = set(gs.cloud.files(model_dir))
+    assert {"config.json", "history.csv", "metrics.json", "exports.json", "curves.png", "confusion.png"} <= files
+    assert {"checkpoint", "model.ckpt-20.index", "model.ckpt-20.data-00000-of-00001"} <= files
     metrics = json.loads(gs.cloud.get(f"{model_dir}/metrics.json"))
-    assert (metrics["step"], said.splitlines()[-1]) == (20, f"export: {model_dir}/{metrics['export']}")
+    assert (metrics["step"], output.splitlines()[-1]) == (20, f"export: {model_dir}/{metrics['export']}")
     for kind in ("export/", "export/best/"):
-        assert any(name.startswith(kind) and name.endswith("/saved_model.pb") for name in found)
-    assert not [name for name in found if "temp" in name or name.endswith(".tmp")]
+        assert any(name.startswith(kind) and name.endswith("/saved_model.pb") for name in files)
+    assert not [name for name in files if "temp" in name or name.endswith(".tmp")]
 
 
 def test_evaluate_export_and_predict_work_on_buckets(gs, trained, digits):
-    model_dir, said = trained
+    model_dir, output = trained
     bucket = model_dir.rpartition("/")[0]
     evaluated = gs.does("evaluate", f"--model_dir={model_dir}")
-    assert evaluated.replace("step 20:", "step 20/20:") in said
+    assert evaluated.replace("step 20:", "step 20/20:") in output
     out = gs.does("export", f"--model_dir={model_dir}", "--step=12", f"--export_dir={bucket}/exports")
     assert out.startswith(f"export: {bucket}/exports/")
     assert "step 12: accuracy" in gs.does("evaluate", f"--export_dir={bucket}/exports")
@@ -69,8 +71,8 @@ def test_evaluate_export_and_predict_work_on_buckets(gs, trained, digits):
     files = [json.loads(line)["file"] for line in everything]
     assert len(files) == 6
     assert len([request for request in gs.proxy.requests if ".jpg" in request.target]) == 12  # size and bytes of each
-    some = gs.does("predict", f"--export_dir={model_dir}", f"{bucket}/photos/0/*", files[-1]).splitlines()
-    assert some == [*everything[:3], everything[-1]]
+    selection = gs.does("predict", f"--export_dir={model_dir}", f"{bucket}/photos/0/*", files[-1]).splitlines()
+    assert selection == [*everything[:3], everything[-1]]
     code, _, err = gs.run("-m", "estimator_app", "predict", f"--export_dir={model_dir}", f"{bucket}/nowhere.jpg")
     assert code == 1
     assert err == f"{bucket}/nowhere.jpg: The specified path {bucket}/nowhere.jpg was not found.\n"
@@ -119,20 +121,22 @@ def killing(pid: int, deadly: str):
 def exports(gs, model_dir: str) -> set[tuple[str, ...]]:
     """Returns the files' names of each export that anybody would take for whole."""
     files = [name.rpartition("/") for name in gs.cloud.files(model_dir) if name.startswith("export/")]
-    whole = {folder for folder, _, name in files if name == "saved_model.pb"}
-    return {tuple(sorted(name for at, _, name in files if at.startswith(folder))) for folder in whole}
+    complete_folders = {folder for folder, _, name in files if name == "saved_model.pb"}
+    return {
+        tuple(sorted(name for parent, _, name in files if parent.startswith(folder))) for folder in complete_folders
+    }
 
 
-def disturb(seen: dict[str, int]):
+def disturb(counts: dict[str, int]):
     """Returns faults: of each kind of request, one in six fails, in all ways in which storage does."""
     turns = {0: "503", 1: "503", 2: "429", 12: "cut", 24: "reset"}
 
     def fault(request):
         kind = "read" if request.kind == "read" else request.method
-        seen[kind] = seen.get(kind, 0) + 1
-        if kind == "read" and seen[kind] == 12:
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind == "read" and counts[kind] == 12:
             return "stall"
-        return turns.get(seen[kind] % 30)
+        return turns.get(counts[kind] % 30)
 
     return fault
 
@@ -140,10 +144,10 @@ def disturb(seen: dict[str, int]):
 def test_a_run_whose_storage_fails_now_and_then_ends_with_the_same_weights(gs, trained, tmp_path):
     expected, _ = trained
     model_dir = f"{gs.cloud.make_bucket()}/model"
-    seen: dict[str, int] = {}
-    gs.proxy.fault = disturb(seen)
+    counts: dict[str, int] = {}
+    gs.proxy.fault = disturb(counts)
     gs.does(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
-    assert min(seen["read"], seen["POST"], seen["PUT"]) > 30  # all were disturbed
+    assert min(counts["read"], counts["POST"], counts["PUT"]) > 30  # all were disturbed
     bucket = model_dir.split("/")[2]
     assert f"/storage/v1/b/{bucket}" not in [request.target for request in gs.proxy.requests]  # takes a role more
     assert_same(gs, model_dir, expected, tmp_path)
@@ -159,8 +163,8 @@ def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs
         return None
 
     gs.proxy.fault = take_over
-    said = gs.refused(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
-    assert said.startswith(f"process 7 of elsewhere has started training in '{model_dir}', so this one (process ")
+    message = gs.refused(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
+    assert message.startswith(f"process 7 of elsewhere has started training in '{model_dir}', so this one (process ")
 
 
 def test_published_weights_are_read_from_a_bucket(gs):

@@ -37,10 +37,10 @@ FLAGS = (
 
 
 def train(manifest, model_dir, **options) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     config = configured(manifest, **OPTIONS | options)
-    run_training(manifest, config, str(model_dir), f"{model_dir}/export", report=said.append)
-    return said
+    run_training(manifest, config, str(model_dir), f"{model_dir}/export", report=lines.append)
+    return lines
 
 
 def tensors(path: str) -> dict[str, np.ndarray]:
@@ -73,9 +73,9 @@ def cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 0xFF
+    data[offset] ^= 0xFF
     path.write_bytes(data)
 
 
@@ -85,17 +85,19 @@ def test_no_byte_of_a_checkpoint_can_be_changed_or_lost_and_its_weights_with_it(
     expected = tensors(path)
     assert damage(path) == ""
     for file in (model_dir / "model.ckpt-4.index", model_dir / "model.ckpt-4.data-00000-of-00001"):
-        whole = file.read_bytes()
-        for length in (0, 1, 47, len(whole) // 2, len(whole) - 49, len(whole) - 8, len(whole) - 1):
-            file.write_bytes(whole[: max(0, length)])
+        data = file.read_bytes()
+        for length in (0, 1, 47, len(data) // 2, len(data) - 49, len(data) - 8, len(data) - 1):
+            file.write_bytes(data[: max(0, length)])
             assert str(file) in damage(path), length
-        for at in range(0, len(whole), 2):
-            file.write_bytes(whole[:at] + bytes([whole[at] ^ (0x81, 0xFF, 0x40)[at % 3]]) + whole[at + 1 :])
+        for offset in range(0, len(data), 2):
+            file.write_bytes(
+                data[:offset] + bytes([data[offset] ^ (0x81, 0xFF, 0x40)[offset % 3]]) + data[offset + 1 :]
+            )
             if damage(path) == "":  # a byte of the index that nothing reads
-                assert file.suffix == ".index", at
+                assert file.suffix == ".index", offset
                 for name, value in tensors(path).items():
-                    np.testing.assert_array_equal(value, expected[name], err_msg=f"{name} at {at}")
-        file.write_bytes(whole)
+                    np.testing.assert_array_equal(value, expected[name], err_msg=f"{name} at {offset}")
+        file.write_bytes(data)
     assert damage(path) == ""
 
 
@@ -131,16 +133,16 @@ def test_it_ends_with_the_weights_of_a_run_that_nothing_befell(model_dir, digits
     kind = trainer_of(model_dir)
     shutil.copytree(model_dir, tmp_path / "straight")
     cut(model_dir / DATA, 0.5)
-    said = train(digits_dataset, model_dir, train_steps=6, trainer=kind)
-    assert said[0].startswith(f"a checkpoint cannot be read: '{model_dir}/{DATA}' (")
-    assert said[0].endswith("; resuming from step 2, the newest intact checkpoint")
-    assert said[1].startswith(f"resuming {OPTIONS['network']} at step 2/6")
+    lines = train(digits_dataset, model_dir, train_steps=6, trainer=kind)
+    assert lines[0].startswith(f"a checkpoint cannot be read: '{model_dir}/{DATA}' (")
+    assert lines[0].endswith("; resuming from step 2, the newest intact checkpoint")
+    assert lines[1].startswith(f"resuming {OPTIONS['network']} at step 2/6")
     train(digits_dataset, tmp_path / "straight", train_steps=6, trainer=kind)
-    found, expected = (tensors(f"{folder}/model.ckpt-6") for folder in (model_dir, tmp_path / "straight"))
-    assert found.keys() == expected.keys()
+    actual, expected = (tensors(f"{folder}/model.ckpt-6") for folder in (model_dir, tmp_path / "straight"))
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
         if name not in ("_CHECKPOINTABLE_OBJECT_GRAPH",) and not name.startswith("save_counter"):
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+            np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 def refused(capsys, *args) -> str:

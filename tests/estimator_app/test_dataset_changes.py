@@ -55,20 +55,20 @@ def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_p
     converted(digits, dataset, CLASSES)
     flags = ("--image_size=16", "--train_batch_size=16", "--train_steps=4", "--steps_per_eval=2", f"--trainer={kind}")
     train = ("train", f"--dataset={dataset}", f"--model_dir={model_dir}", *flags)
-    whole = [sys.executable, "-W", "ignore", "-c", RUNNER, *train]
+    command = [sys.executable, "-W", "ignore", "-c", RUNNER, *train]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        whole, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+        command, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe
     ) as training:
         assert training.stdout
         assert "waiting\n" in iter(training.stdout.readline, "")
         converted(digits, dataset, CLASSES[::-1])
-        said, errors = training.communicate("go on\n")
+        output, errors = training.communicate("go on\n")
     assert training.returncode == 2
     assert errors.startswith(f"error: '{dataset}' was converted again during training, so this run ends: ")
     assert errors.count("\n") == 1
-    assert "export" not in said
+    assert "export" not in output
     # What was exported before is of the first dataset: its classes, in its order.
     (export,) = (model_dir / "export").rglob("saved_model.pb")
     assert (export.parent / "assets" / "classes.txt").read_text().split() == list(CLASSES)
@@ -114,8 +114,8 @@ def test_an_export_says_the_classes_in_the_order_of_its_dataset(digits, tmp_path
     images = [str(path) for label in CLASSES for path in sorted((digits / label).iterdir())[:10]]
     capsys.readouterr()
     assert main(["predict", f"--export_dir={tmp_path}/model", *images]) == 0
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    right = [row["class"] == Path(row["file"]).parent.name for row in said]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    right = [row["class"] == Path(row["file"]).parent.name for row in rows]
     assert len(right) == 100
     assert sum(right) > 80
 
@@ -141,8 +141,8 @@ def test_a_run_goes_on_with_the_version_that_it_began_with(digits, tmp_path, cap
     assert main([*train, f"--model_dir={tmp_path}/model", "--train_steps=4"]) == 0
     assert "the run continues with version 1 of 2" in capsys.readouterr().out
     assert main([*train, f"--model_dir={tmp_path}/other", "--train_steps=4", "--version=1"]) == 0
-    found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "model", "other")]
-    assert found[0] | {"export": ""} == found[1] | {"export": ""} == found[2] | {"export": ""}
+    metrics = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "model", "other")]
+    assert metrics[0] | {"export": ""} == metrics[1] | {"export": ""} == metrics[2] | {"export": ""}
     assert main([*train, f"--model_dir={tmp_path}/none", "--train_steps=4", "--version=3"]) == 2
     assert "has no version 3; it has 1 to 2" in capsys.readouterr().err
     assert main(["evaluate", f"--model_dir={tmp_path}/model"]) == 0

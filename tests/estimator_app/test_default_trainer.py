@@ -58,7 +58,7 @@ def test_a_run_keeps_its_trainer_where_another_is_the_default(capsys, digits_dat
         path.unlink()
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     command = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", "train", *flags, "--train_steps=2", "--decay_steps=1"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert process.returncode == 0, process.stderr
     assert json.loads((tmp_path / "config.json").read_text())["trainer"] == "tf_distribute"
     assert (tmp_path / "model.ckpt-2.index").exists()

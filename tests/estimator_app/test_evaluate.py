@@ -30,23 +30,23 @@ def test_a_checkpoint_and_its_export_have_the_metrics_of_the_loop(finished, digi
     model_dir = Path(finished.export).parent.parent
     before = {path: path.stat().st_mtime_ns for path in model_dir.rglob("*")}
     classifier = load_classifier(finished.export)
-    of_checkpoint = {}
+    metrics_by_split = {}
     for split in ("validation", "train"):
         config = configured(digits_dataset, split=split, eval_batch_size=77)
         checkpoint = find_checkpoint(str(model_dir), step=60)
-        found = of_checkpoint[split] = evaluate_checkpoint(config, digits_dataset, checkpoint)
+        metrics = metrics_by_split[split] = evaluate_checkpoint(config, digits_dataset, checkpoint)
         exported = evaluate_export(classifier, digits_dataset, split, batch_size=50)
-        assert (exported.step, exported.split, exported.num_examples) == (60, split, found.num_examples)
-        assert found.num_examples == digits_dataset.split(split).num_examples
-        assert exported.accuracy == pytest.approx(found.accuracy, abs=1e-6)
-        assert exported.loss == pytest.approx(found.loss, rel=1e-4)
-        assert set(found.scalars()) == set(task("class").watchable(10))
-        assert exported.scalars() == pytest.approx(found.scalars(), rel=1e-4)
-        assert exported.recall == pytest.approx(found.recall)
-        assert exported.confusion == found.confusion
-        assert sum(map(sum, found.confusion)) == found.num_examples
-    assert of_checkpoint["validation"].accuracy == pytest.approx(finished.metrics.accuracy, abs=1e-6)
-    assert of_checkpoint["validation"].loss == pytest.approx(finished.metrics.loss, rel=1e-5)
+        assert (exported.step, exported.split, exported.num_examples) == (60, split, metrics.num_examples)
+        assert metrics.num_examples == digits_dataset.split(split).num_examples
+        assert exported.accuracy == pytest.approx(metrics.accuracy, abs=1e-6)
+        assert exported.loss == pytest.approx(metrics.loss, rel=1e-4)
+        assert set(metrics.scalars()) == set(task("class").watchable(10))
+        assert exported.scalars() == pytest.approx(metrics.scalars(), rel=1e-4)
+        assert exported.recall == pytest.approx(metrics.recall)
+        assert exported.confusion == metrics.confusion
+        assert sum(map(sum, metrics.confusion)) == metrics.num_examples
+    assert metrics_by_split["validation"].accuracy == pytest.approx(finished.metrics.accuracy, abs=1e-6)
+    assert metrics_by_split["validation"].loss == pytest.approx(finished.metrics.loss, rel=1e-5)
     assert {path: path.stat().st_mtime_ns for path in model_dir.rglob("*")} == before
 
 
@@ -80,10 +80,10 @@ def test_a_shard_that_is_gone_is_told_as_such_and_not_as_an_error_of_tensorflow(
     manifest = read_manifest(dataset_copy)
     shard = dataset_copy / manifest.split("validation").shards[0].name
     shard.unlink()
-    told = f"'{shard}' does not exist: the dataset was replaced or moved after its manifest was read"
-    with pytest.raises(ValueError, match=told):
+    message = f"'{shard}' does not exist: the dataset was replaced or moved after its manifest was read"
+    with pytest.raises(ValueError, match=message):
         evaluate_checkpoint(configured(manifest), manifest, find_checkpoint(str(Path(finished.export).parent.parent)))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         evaluate_export(load_classifier(finished.export), manifest, "validation", 32)
 
 
@@ -131,13 +131,13 @@ def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_lea
         "loss": (np.log(np.exp(below).sum(axis=1)) - below[np.arange(len(labels)), labels]).mean(),
     }
     assert expected["accuracy"] < expected["top_5_accuracy"] < 1
-    of_checkpoint = evaluate_checkpoint(config, digits_dataset, find_checkpoint(model_dir))
-    of_export = evaluate_export(classifier, digits_dataset, "validation", 100)
-    assert of_checkpoint.scalars() == pytest.approx(expected, rel=1e-3)
-    assert of_export.scalars() == pytest.approx(expected, rel=1e-3)
+    checkpoint_metrics = evaluate_checkpoint(config, digits_dataset, find_checkpoint(model_dir))
+    export_metrics = evaluate_export(classifier, digits_dataset, "validation", 100)
+    assert checkpoint_metrics.scalars() == pytest.approx(expected, rel=1e-3)
+    assert export_metrics.scalars() == pytest.approx(expected, rel=1e-3)
     # An export of an earlier version has probabilities alone: what is tied for the fifth place is not found.
-    of_earlier = dataclasses.replace(classifier, logits_signature=None)
+    earlier_classifier = dataclasses.replace(classifier, logits_signature=None)
     above = (probabilities >= probabilities[np.arange(len(labels)), labels][:, None]).sum(axis=1)
-    found = evaluate_export(of_earlier, digits_dataset, "validation", 100)
-    assert found.scalars()["top_5_accuracy"] == pytest.approx((above <= 5).mean())
-    assert found.accuracy == pytest.approx(expected["accuracy"])
+    earlier_metrics = evaluate_export(earlier_classifier, digits_dataset, "validation", 100)
+    assert earlier_metrics.scalars()["top_5_accuracy"] == pytest.approx((above <= 5).mean())
+    assert earlier_metrics.accuracy == pytest.approx(expected["accuracy"])

@@ -158,9 +158,9 @@ def test_an_export_has_its_name_only_when_all_of_it_is_there(finished, digits_da
         patched.setattr("estimator_app.runtime.files.rename", killed)
         with pytest.raises(KeyboardInterrupt):
             export_model(configured(digits_dataset), model_dir, str(tmp_path))
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith("temp-")
-    assert files(left) == files(Path(finished.export))
+    (remnant,) = tmp_path.iterdir()
+    assert remnant.name.startswith("temp-")
+    assert files(remnant) == files(Path(finished.export))
     with pytest.raises(ValueError, match="holds no SavedModel"):
         find_export(str(tmp_path))
 
@@ -169,15 +169,17 @@ def test_an_export_for_tpus_runs_only_the_network_there(finished, digits_dataset
     model_dir = str(Path(finished.export).parent.parent)
     assert list(graphs(finished.export)) == [("serve",)]
     export = export_model(configured(digits_dataset), model_dir, str(tmp_path), export_to_tpu=True)
-    found = graphs(export)
-    assert list(found) == [("serve",), ("serve", "tpu")]
-    assert not [node for node in found["serve",] if "TPU" in node.op]
-    marked = [node for node in found["serve", "tpu"] if "_tpu_replicate" in node.attr]
+    nodes_by_tags = graphs(export)
+    assert list(nodes_by_tags) == [("serve",), ("serve", "tpu")]
+    assert not [node for node in nodes_by_tags["serve",] if "TPU" in node.op]
+    marked = [node for node in nodes_by_tags["serve", "tpu"] if "_tpu_replicate" in node.attr]
     called = {node.attr["f"].func.name for node in marked if node.op == "StatefulPartitionedCall"}  # the network
-    of_network = functions(export, called)
-    on_tpu = {node.op for node in [*marked, *of_network]}
+    network_nodes = functions(export, called)
+    on_tpu = {node.op for node in [*marked, *network_nodes]}
     on_host = {
-        node.op for node in found["serve", "tpu"] if "_tpu_replicate" not in node.attr and node not in of_network
+        node.op
+        for node in nodes_by_tags["serve", "tpu"]
+        if "_tpu_replicate" not in node.attr and node not in network_nodes
     }
     assert on_tpu >= {"Conv2D", "MatMul", "Softmax"}
     assert on_host >= {"TPUPartitionedCall", "DecodeAndCropJpeg", "LookupTableFindV2", "ArgMax"}
@@ -200,14 +202,14 @@ def test_the_guides_ways_to_run_it_elsewhere_work(finished, digits, digits_datas
     photo = shutil.copy(min((digits / "3").iterdir()), tmp_path / "photo.jpg")
     (tmp_path / "model").symlink_to(Path(finished.export).parent.parent)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-ec", commands], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     (expected,) = load_classifier(finished.export)([photo.read_bytes()])
     assert isinstance(expected, np.ndarray)
-    assert f"Result for output key class:\n[b'{digits_dataset.classes[expected.argmax()]}']" in done.stdout
+    assert f"Result for output key class:\n[b'{digits_dataset.classes[expected.argmax()]}']" in process.stdout
     exec(code, {"EXPORT": finished.export, "PHOTO": str(photo)})
-    said, probability = capsys.readouterr().out.split()
-    assert said == digits_dataset.classes[expected.argmax()]
+    class_name, probability = capsys.readouterr().out.split()
+    assert class_name == digits_dataset.classes[expected.argmax()]
     assert float(probability) == pytest.approx(expected.max())

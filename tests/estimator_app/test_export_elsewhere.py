@@ -72,7 +72,7 @@ def exported(finished, tmp_path_factory, request) -> str:
         saved = {"ema" if is_ema else "weights": variables}
         tf.train.Checkpoint(global_step=tf.Variable(step), **saved).write(checkpoint)
     else:
-        values = {f"{'ema_' if is_ema else ''}{name}": tf.identity(each) for name, each in variables.items()}
+        values = {f"{'ema_' if is_ema else ''}{name}": tf.identity(variable) for name, variable in variables.items()}
         names = ["global_step", *values]
         tf.raw_ops.SaveV2(
             prefix=checkpoint, tensor_names=names, shape_and_slices=[""] * len(names), tensors=[step, *values.values()]
@@ -81,15 +81,15 @@ def exported(finished, tmp_path_factory, request) -> str:
     return export_model(config, model_dir, f"{folder}/export", checkpoint, format="saved_model")
 
 
-def of_saved_model(export: str, pixels: np.ndarray) -> dict[str, np.ndarray]:
+def run_saved_model(export: str, pixels: np.ndarray) -> dict[str, np.ndarray]:
     outputs = tf.saved_model.load(export).signatures["pixels"](pixels=tf.constant(pixels))
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def check_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys() == {"logits", "probabilities"}
+def check_equal(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys() == {"logits", "probabilities"}
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-4)
+        np.testing.assert_allclose(actual[name], value, atol=1e-4)
 
 
 def run_onnx(path: Path, pixels: np.ndarray) -> dict[str, np.ndarray]:
@@ -106,7 +106,7 @@ def test_pixels_say_what_files_say(finished, digits_dataset, pixels):
         "probabilities": signatures["serving_default"](image_bytes=files)["probabilities"].numpy(),
     }
     assert np.ptp(expected["logits"]) > 1
-    check_equal(of_saved_model(finished.export, pixels), expected)
+    check_equal(run_saved_model(finished.export, pixels), expected)
     (spec,) = signatures["pixels"].structured_input_signature[1].values()
     assert (spec.shape.as_list(), spec.dtype) == ([None, 16, 16, 3], tf.float32)
 
@@ -115,14 +115,14 @@ def test_pixels_say_what_files_say(finished, digits_dataset, pixels):
 def test_tflite_agrees(exported, finished, pixels):
     converter = tf.lite.TFLiteConverter.from_saved_model(exported, signature_keys=["pixels"])
     run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner("pixels")
-    expected = of_saved_model(exported, pixels)
+    expected = run_saved_model(exported, pixels)
     check_equal(run(pixels=pixels), expected)
-    np.testing.assert_allclose(expected["logits"], of_saved_model(finished.export, pixels)["logits"], atol=1e-4)
+    np.testing.assert_allclose(expected["logits"], run_saved_model(finished.export, pixels)["logits"], atol=1e-4)
 
 
 @pytest.mark.parametrize(
     "exported",
-    [VARIANTS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VARIANTS[1:5])],
+    [VARIANTS[0], *(pytest.param(variant, marks=pytest.mark.long) for variant in VARIANTS[1:5])],
     indirect=True,
     ids=str,
 )
@@ -130,14 +130,14 @@ def test_onnx_runtime_agrees(exported, pixels, tmp_path):
     pytest.importorskip("tf2onnx", reason="of the environment with TensorFlow 2.15")
     options = ["--saved-model", exported, "--tag", "serve", "--signature_def", "pixels", "--output", "model.onnx"]
     command = [sys.executable, "-W", "ignore", "-m", "tf2onnx.convert", *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    check_equal(run_onnx(tmp_path / "model.onnx", pixels), of_saved_model(exported, pixels))
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    check_equal(run_onnx(tmp_path / "model.onnx", pixels), run_saved_model(exported, pixels))
 
 
 def test_the_guide_s_tflite(finished, pixels, capsys):
     exec(BLOCKS[0], {"EXPORT": finished.export, "IMAGES": pixels})
-    expected = of_saved_model(finished.export, pixels)["probabilities"].argmax(axis=1)
+    expected = run_saved_model(finished.export, pixels)["probabilities"].argmax(axis=1)
     assert capsys.readouterr().out == f"{expected}\n"
 
 
@@ -148,10 +148,10 @@ def test_the_guide_s_onnx(finished, pixels, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     (tmp_path / "model").symlink_to(Path(finished.export).parent.parent)
     (commands,) = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
-    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     exec(BLOCKS[1], {"IMAGES": pixels})
-    expected = of_saved_model(finished.export, pixels)["probabilities"].argmax(axis=1)
+    expected = run_saved_model(finished.export, pixels)["probabilities"].argmax(axis=1)
     assert capsys.readouterr().out == f"{expected}\n"
 
 
@@ -159,7 +159,7 @@ def test_the_guide_s_onnx(finished, pixels, tmp_path, monkeypatch, capsys):
 def test_the_guide_s_keras_3(finished, pixels, capsys):
     names = {"EXPORT": finished.export, "IMAGES": pixels}
     exec(BLOCKS[2], names)
-    expected = of_saved_model(finished.export, pixels)
+    expected = run_saved_model(finished.export, pixels)
     assert capsys.readouterr().out == f"{expected['probabilities'].argmax(axis=1)}\n"
     by_keyword = names["classify"](inputs=pixels)["probabilities"]
     np.testing.assert_allclose(by_keyword, expected["probabilities"], atol=1e-4)

@@ -92,10 +92,10 @@ def test_each_record_is_predicted_once_by_the_model_that_has_not_seen_it(predict
 
 @pytest.mark.long
 def test_a_command_that_is_stopped_goes_on_and_gives_the_same_file(predicted, folds, tmp_path):
-    said, stop = list[str](), threading.Event()
+    lines, stop = list[str](), threading.Event()
 
     def report(line: str) -> None:
-        said.append(line)
+        lines.append(line)
         if line.startswith("fold2: training"):
             stop.set()
 
@@ -105,18 +105,18 @@ def test_a_command_that_is_stopped_goes_on_and_gives_the_same_file(predicted, fo
         predict_folds(*places, report=report, stop=stop, **SHORT)
     assert sorted(os.listdir(tmp_path / "models")) == ["fold1", "fold1.parquet", "fold2"]
     for _ in range(2):
-        said.clear()
-        predict_folds(*places, report=said.append, **SHORT)
-    assert [line.partition(" is done")[0] for line in said if "nothing" in line] == [
+        lines.clear()
+        predict_folds(*places, report=lines.append, **SHORT)
+    assert [line.partition(" is done")[0] for line in lines if "nothing" in line] == [
         f"{fold}: nothing to train: step 4" for fold in FOLDS
     ]
-    assert not [line for line in said if "predicted" in line]
-    found, expected = (pq.read_table(folder / "predictions.parquet") for folder in (tmp_path, predicted))
-    assert found.drop_columns(["probability", "probabilities"]) == expected.drop_columns(
+    assert not [line for line in lines if "predicted" in line]
+    table, expected = (pq.read_table(folder / "predictions.parquet") for folder in (tmp_path, predicted))
+    assert table.drop_columns(["probability", "probabilities"]) == expected.drop_columns(
         ["probability", "probabilities"]
     )
     np.testing.assert_allclose(
-        np.stack(found["probabilities"].to_numpy()), np.stack(expected["probabilities"].to_numpy()), atol=1e-6
+        np.stack(table["probabilities"].to_numpy()), np.stack(expected["probabilities"].to_numpy()), atol=1e-6
     )
     assert sorted(os.listdir(tmp_path)) == ["models", "predictions.parquet"]
 
@@ -152,11 +152,11 @@ def test_a_run_keeps_what_it_holds_out(predicted, folds, capsys):
     ],
 )
 def test_mistakes_are_answered_in_a_line(folds, digits_dataset, tmp_path, capsys, words, message):
-    def named(text: str) -> str:
+    def insert_paths(text: str) -> str:
         return text.replace("DIGITS", digits_dataset.path).replace("FOLDS", folds.path)
 
     output = ["--output=p"] if words[0] == "folds" else []
-    assert named(message) in refused(capsys, *map(named, words), f"--model_dir={tmp_path}/m", *output)
+    assert insert_paths(message) in refused(capsys, *map(insert_paths, words), f"--model_dir={tmp_path}/m", *output)
     assert not list(tmp_path.iterdir())
 
 

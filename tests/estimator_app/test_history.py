@@ -14,14 +14,14 @@ def rows(metric: str, *values: float) -> list[Row]:
 
 
 def test_rows_are_read_back_to_the_bit_and_each_value_has_a_column(tmp_path):
-    written = [
+    history = [
         Row(10, "validation", {"accuracy": 1 / 3, "train_loss": 1e-30}),
         Row(20, "a, b", {"accuracy": 0.1 + 0.2, "top_5_accuracy": 1.0}),
     ]
     assert read_history(str(tmp_path)) == []
-    write_history(str(tmp_path), written)
+    write_history(str(tmp_path), history)
     assert (tmp_path / "history.csv").read_text().splitlines()[0] == "step,split,accuracy,train_loss,top_5_accuracy"
-    assert read_history(str(tmp_path)) == written
+    assert read_history(str(tmp_path)) == history
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_a_damaged_history_is_refused(tmp_path, text):
     ],
 )
 def test_the_best_is_the_highest_accuracy_or_the_lowest_loss(metric, values, step):
-    found = best(rows(metric, *values), metric)
-    assert found
-    assert found.step == step
+    best_row = best(rows(metric, *values), metric)
+    assert best_row
+    assert best_row.step == step
     assert best([], metric) is None
 
 

@@ -26,18 +26,18 @@ def test_the_commands_of_the_guide(digits, digits_dataset, tmp_path):
     lines = re.findall(r"^    (XLA_FLAGS=\S+ )?jpeg2tpu (.*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
     assert len(lines) == 8
     for flags, line in lines:
-        line, _, of_process = line.partition(" --coordinator_address=")
+        line, _, process_flags = line.partition(" --coordinator_address=")
         words = [re.sub(r"[^=]+$", lambda match: places.get(match[0], match[0]), word) for word in line.split()]
         words += SMALL if words[0] == "train" else []
-        if not of_process:
+        if not process_flags:
             results = [command(*words, devices=int(flags.rpartition("=")[2]) if flags else 1)]
-        elif of_process == "10.0.0.1:1234 --num_processes=2 --process_id=0":
+        elif process_flags == "10.0.0.1:1234 --num_processes=2 --process_id=0":
             results = command_in_two(*words)
         else:
-            assert of_process == "10.0.0.1:1234 --num_processes=2 --process_id=1"
+            assert process_flags == "10.0.0.1:1234 --num_processes=2 --process_id=1"
             continue  # it ran with the line before
-        for done in results:
-            assert done.returncode == 0, (words, done.stderr)
+        for result in results:
+            assert result.returncode == 0, (words, result.stderr)
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
     (export,) = Path(places["EXPORTS"]).iterdir()
     exec(block, {"EXPORT": str(export)})

@@ -34,11 +34,11 @@ def test_values_are_those_that_jax_draws_for_the_shape(name):
 
     draw = draws(jnp.array([5, 7], jnp.uint32))[name]
     for shape in SHAPES:
-        wanted = draw(shape)
+        expected = draw(shape)
         with programs_of_few_shapes():
             values = draw(shape)
-        assert (values.shape, values.dtype) == (shape, wanted.dtype)
-        np.testing.assert_array_equal(np.asarray(values), np.asarray(wanted), err_msg=f"{name} {shape}")
+        assert (values.shape, values.dtype) == (shape, expected.dtype)
+        np.testing.assert_array_equal(np.asarray(values), np.asarray(expected), err_msg=f"{name} {shape}")
 
 
 def test_other_keys_limits_and_traced_calls_are_as_without_it():
@@ -59,10 +59,10 @@ def test_other_keys_limits_and_traced_calls_are_as_without_it():
             jax.random.normal(raw),
         ]
 
-    wanted, functions = values(), (jax.random.normal, jax.random.uniform, jax.random.truncated_normal)
+    expected, functions = values(), (jax.random.normal, jax.random.uniform, jax.random.truncated_normal)
     with programs_of_few_shapes():
-        given = values()
-    for value, other in zip(given, wanted, strict=True):
+        actual = values()
+    for value, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(value), np.asarray(other))
     assert functions == (jax.random.normal, jax.random.uniform, jax.random.truncated_normal)
 
@@ -73,12 +73,12 @@ def test_a_network_begins_with_the_weights_that_keras_gives_it(digits_dataset, n
     from estimator_app.trainers.jax.state import make_variables
 
     config = configured(digits_dataset, **OPTIONS | {"network": network, "image_size": 32, "trainer": "jax"})
-    wanted = make_weighted_model(config).variables
+    expected = make_weighted_model(config).variables
     values = make_variables(config).model.variables
-    assert len(wanted) == len(values)
-    for variable, other in zip(values, wanted, strict=True):
+    assert len(expected) == len(values)
+    for variable, other in zip(values, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(variable), np.asarray(other), err_msg=other.path)
-    assert sum(math.prod(variable.shape) for variable in wanted) > 10_000
+    assert sum(math.prod(variable.shape) for variable in expected) > 10_000
 
 
 def test_a_network_compiles_a_program_for_few_shapes(digits_dataset, monkeypatch):
@@ -107,8 +107,8 @@ def test_the_optimizer_begins_as_optax_makes_it(digits_dataset, tmp_path):
     for optimizer in ("momentum", "lars", "adamw"):
         config = configured(digits_dataset, **OPTIONS | {"optimizer": optimizer, "trainer": "jax"})
         state = make_run(config, str(tmp_path)).initial()
-        wanted = make_optimizer(config).init(state.weights)
-        assert jax.tree.structure(wanted) == jax.tree.structure(state.optimizer)
-        for value, other in zip(jax.tree.leaves(state.optimizer), jax.tree.leaves(wanted), strict=True):
+        expected = make_optimizer(config).init(state.weights)
+        assert jax.tree.structure(expected) == jax.tree.structure(state.optimizer)
+        for value, other in zip(jax.tree.leaves(state.optimizer), jax.tree.leaves(expected), strict=True):
             assert value.dtype == other.dtype
             np.testing.assert_array_equal(value, np.asarray(other))

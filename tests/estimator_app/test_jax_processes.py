@@ -40,8 +40,8 @@ def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def metrics(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return found
+    fields: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return fields
 
 
 @pytest.mark.long
@@ -52,10 +52,10 @@ def test_two_processes_that_were_killed_end_as_one_and_go_on_as_two_or_one(digit
     def flags(name: str) -> tuple[str, ...]:
         return *FLAGS, *RECIPE, f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/{name}"
 
-    whole = command(*flags("whole"), devices=2)
-    assert whole.returncode == 0, whole.stderr
+    reference = command(*flags("whole"), devices=2)
+    assert reference.returncode == 0, reference.stderr
     killed = command_in_two(*flags("two"), signals=(signal.SIGKILL, signal.SIGKILL), at_step=5)
-    assert [done.returncode for done in killed] == [-signal.SIGKILL] * 2
+    assert [process.returncode for process in killed] == [-signal.SIGKILL] * 2
     shutil.copytree(tmp_path / "two", tmp_path / "one")
     first, second = command_in_two(*flags("two"))
     assert (first.returncode, second.returncode) == (0, 0), (first.stderr, second.stderr)
@@ -64,12 +64,12 @@ def test_two_processes_that_were_killed_end_as_one_and_go_on_as_two_or_one(digit
     assert (second.stdout, second.stderr) == ("", "")
     one = command(*flags("one"), devices=2)
     assert one.returncode == 0, one.stderr
-    wanted = arrays(tmp_path / "whole", 8)
+    expected = arrays(tmp_path / "whole", 8)
     for name in ("two", "one"):
-        found = arrays(tmp_path / name, 8)
-        assert found.keys() == wanted.keys()
-        for key, array in wanted.items():
-            np.testing.assert_array_equal(found[key], array, err_msg=f"{name}: {key}")
+        actual = arrays(tmp_path / name, 8)
+        assert actual.keys() == expected.keys()
+        for key, array in expected.items():
+            np.testing.assert_array_equal(actual[key], array, err_msg=f"{name}: {key}")
         assert metrics(tmp_path / name)["confusion"] == metrics(tmp_path / "whole")["confusion"]
         assert metrics(tmp_path / name)["loss"] == pytest.approx(metrics(tmp_path / "whole")["loss"], rel=1e-12)
     on_eight = command("evaluate", f"--model_dir={tmp_path}/one", f"--network={NORMALIZED}", "--json", devices=8)
@@ -115,8 +115,8 @@ def test_the_end_of_a_process_ends_the_others_with_a_line(size, ending, waits, d
     line = (
         "died; to resume from the last checkpoint, rerun the command of every process" if dies else "failed: an image"
     )
-    for done in results:
-        assert (done.returncode, done.stdout, done.stderr) == (2, f"process {ending} {line}\n", "")
+    for result in results:
+        assert (result.returncode, result.stdout, result.stderr) == (2, f"process {ending} {line}\n", "")
 
 
 def test_another_dataset_than_process_0_s_is_refused(digits_dataset):
@@ -152,11 +152,13 @@ def test_the_devices_of_a_process_are_next_to_each_other():
     from estimator_app.trainers.jax.batches import make_mesh
 
     processes = {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
-    found = make_mesh([Device(process, number) for number, process in processes.items()]).devices
-    assert [device.id for device in found] == [0, 1, 4, 5, 2, 3, 6, 7]
+    devices = make_mesh([Device(process, number) for number, process in processes.items()]).devices
+    assert [device.id for device in devices] == [0, 1, 4, 5, 2, 3, 6, 7]
 
 
-def met(*given: dict[str, Any], size: int = 2, indices: tuple[int, ...] = (0, 1), timeout: float = 20) -> list[str]:
+def meeting_results(
+    *settings: dict[str, Any], size: int = 2, indices: tuple[int, ...] = (0, 1), timeout: float = 20
+) -> list[str]:
     """Returns the line by which the meeting ends in each process; "" if it succeeds."""
     from estimator_app.trainers.jax.connections import Place, meet
 
@@ -170,14 +172,14 @@ def met(*given: dict[str, Any], size: int = 2, indices: tuple[int, ...] = (0, 1)
         return ""
 
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(line, indices, given))
+        return list(pool.map(line, indices, settings))
 
 
 SAME = {"--learning_rate": 0.1, "jax": "0.12.0"}
 
 
 def test_processes_that_are_given_the_same_meet():
-    assert met(SAME, SAME) == ["", ""]
+    assert meeting_results(SAME, SAME) == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -189,26 +191,27 @@ def test_processes_that_are_given_the_same_meet():
     ],
 )
 def test_processes_that_are_given_different_things_are_refused_in_the_same_line(other, words):
-    first, second = met(SAME, SAME | other)
+    first, second = meeting_results(SAME, SAME | other)
     assert first == second
     assert f"the processes differ: {words}" in first
 
 
 def test_two_processes_of_one_number_are_refused():
     assert (
-        met(SAME, SAME, SAME, size=3, indices=(0, 1, 1)) == ["two processes have --process_id=1; give each its own"] * 3
+        meeting_results(SAME, SAME, SAME, size=3, indices=(0, 1, 1))
+        == ["two processes have --process_id=1; give each its own"] * 3
     )
 
 
 def test_a_process_that_does_not_come_is_named():
-    lines = met(SAME, SAME, size=3, timeout=3)  # for the third alone: the second comes at once
+    lines = meeting_results(SAME, SAME, size=3, timeout=3)  # for the third alone: the second comes at once
     assert lines[0] == lines[1]
     assert "process 2 of 0 to 2 did not come to 127.0.0.1:" in lines[0]
     assert "within 3 s; start every process with the same command and its own --process_id" in lines[0]
 
 
 def test_an_address_that_does_not_answer_is_named():
-    (line,) = met(SAME, indices=(1,), timeout=0.3)
+    (line,) = meeting_results(SAME, indices=(1,), timeout=0.3)
     assert "--coordinator_address=127.0.0.1:" in line
     assert "does not answer within 0.3 s (" in line
     assert "start process 0 there, with the same command and --process_id=0" in line
@@ -265,7 +268,7 @@ def test_a_port_that_is_taken_is_one_line():
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("flags", "line"),
     [
         (("10.0.0.1:1", None, 0), "--num_processes must be given too"),
         ((None, 2, None), "--coordinator_address and --process_id must be given too"),
@@ -273,11 +276,11 @@ def test_a_port_that_is_taken_is_one_line():
         (("10.0.0.1", 2, 0), "--coordinator_address must be HOST:PORT, such as 10.0.0.1:1234, got '10.0.0.1'"),
     ],
 )
-def test_flags_that_do_not_name_a_process_are_one_line(given, line):
+def test_flags_that_do_not_name_a_process_are_one_line(flags, line):
     from estimator_app.trainers.jax.processes import find_place
 
     with pytest.raises(ValueError, match=line):
-        find_place(*given)
+        find_place(*flags)
 
 
 def test_jax_finds_the_place_in_a_cluster(monkeypatch):

@@ -35,9 +35,9 @@ def test_the_loss_is_that_of_the_other_trainers(rng, kind, weights, smoothing):
         labels = (rng.random((20, K)) < 0.3).astype(np.float32)
     elif kind == "mixed":
         labels = rng.dirichlet(np.ones(K), 20).astype(np.float32)
-    found = cross_entropy(logits, labels, smoothing, weights, kind == "mixed")
-    wanted = expected(tf.constant(logits), tf.constant(labels), smoothing, weights, kind == "mixed")
-    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5, atol=1e-6)
+    losses = cross_entropy(logits, labels, smoothing, weights, kind == "mixed")
+    reference = expected(tf.constant(logits), tf.constant(labels), smoothing, weights, kind == "mixed")
+    np.testing.assert_allclose(losses, reference.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["momentum", "lars", "adamw"])
@@ -57,13 +57,13 @@ def test_the_optimizer_is_that_of_the_other_trainers(rng, digits_dataset, name):
     ]
     variables = {key: tf.Variable(value) for key, value in weights.items()}
     step = tf.Variable(0.0)
-    theirs = expected(name, lambda: config.schedule.learning_rate(step, xp=tf), config.weight_decay)
-    ours = make_optimizer(config)
-    state = ours.init(weights)
-    for of_step in gradients:
-        theirs.apply_gradients([(tf.constant(of_step[key]), variables[key]) for key in variables])
+    tf_optimizer = expected(name, lambda: config.schedule.learning_rate(step, xp=tf), config.weight_decay)
+    optimizer = make_optimizer(config)
+    state = optimizer.init(weights)
+    for gradient in gradients:
+        tf_optimizer.apply_gradients([(tf.constant(gradient[key]), variables[key]) for key in variables])
         step.assign_add(1)
-        updates, state = jax.jit(ours.update)(of_step, state, weights)
+        updates, state = jax.jit(optimizer.update)(gradient, state, weights)
         weights = optax.apply_updates(weights, updates)
     for key, variable in variables.items():
         # Of 1 - 0.999^t, float32 has four digits.
@@ -85,11 +85,11 @@ def test_a_batch_is_mixed_as_by_the_other_trainers(rng, digits_dataset, options,
         labels = (rng.random((6, K)) < 0.3).astype(np.float32)
     weight = np.array([1, 0, 1, 1, 1, 0], np.float32)
     for step in range(12):
-        found = mixed(images, labels, weight, draw_mixing(config, step), K)
-        wanted = mix(
+        actual = mixed(images, labels, weight, draw_mixing(config, step), K)
+        expected = mix(
             tf.constant(images), tf.constant(labels), tf.constant(weight), K, (3, step), config.mixup, config.cutmix
         )
-        for one, other in zip(found, wanted, strict=True):
+        for one, other in zip(actual, expected, strict=True):
             np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -110,11 +110,11 @@ def test_the_metrics_are_those_of_the_other_trainers(rng, has_several):
     for part in (slice(0, 15), slice(15, 40)):
         scores.add_logits(logits[part], labels[part])
     constants = tf.constant(logits), tf.constant(labels)
-    wanted = results(batch_sums(*constants, cross_entropy(*constants), tf.ones(40)))
-    found = scores.results()
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value.numpy(), rtol=1e-6, err_msg=name)
+    expected = results(batch_sums(*constants, cross_entropy(*constants), tf.ones(40)))
+    actual = scores.results()
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value.numpy(), rtol=1e-6, err_msg=name)
 
 
 def test_padding_adds_nothing_to_the_metrics(digits_dataset, rng):
@@ -122,21 +122,21 @@ def test_padding_adds_nothing_to_the_metrics(digits_dataset, rng):
 
     values = {"loss": rng.random(8), "label": rng.integers(0, K, 8), "predicted": rng.integers(0, K, 8)}
     values |= {"rank": rng.integers(1, K, 8), "weight": np.array([1, 1, 1, 1, 1, 0, 0, 0], np.float32)}
-    whole, cut = Scores(K), Scores(K)
-    whole.add(values)
-    cut.add({name: value[:5] for name, value in values.items()})
-    for name, value in cut.results().items():
-        np.testing.assert_array_equal(whole.results()[name], value)
-    assert whole.results()["num_examples"] == 5
+    padded, unpadded = Scores(K), Scores(K)
+    padded.add(values)
+    unpadded.add({name: value[:5] for name, value in values.items()})
+    for name, value in unpadded.results().items():
+        np.testing.assert_array_equal(padded.results()[name], value)
+    assert padded.results()["num_examples"] == 5
 
 
 def test_averages_follow_numbers_and_copy_counts(digits_dataset):
     from estimator_app.trainers.jax.step import moved
 
     old = {"kernel": np.float32(2), "seed": np.uint32(5)}
-    found = moved(old, {"kernel": np.float32(4), "seed": np.uint32(6)}, 0.9, np.int32(0))
-    assert float(found["kernel"]) == pytest.approx(0.1 * 2 + 0.9 * 4)
-    assert int(found["seed"]) == 6
+    averages = moved(old, {"kernel": np.float32(4), "seed": np.uint32(6)}, 0.9, np.int32(0))
+    assert float(averages["kernel"]) == pytest.approx(0.1 * 2 + 0.9 * 4)
+    assert int(averages["seed"]) == 6
     assert float(moved(old, old | {"kernel": np.float32(4)}, 0.5, np.int32(10**6))["kernel"]) == pytest.approx(3)
 
 

@@ -42,16 +42,16 @@ def quiet(line: str) -> None:
 
 class Losses(estimator_app.Callback):
     def __init__(self) -> None:
-        self.of_steps: dict[int, float] = {}
+        self.by_step: dict[int, float] = {}
 
     def on_step(self, step: int, loss: float) -> None:
-        self.of_steps[step] = loss
+        self.by_step[step] = loss
 
 
 def train(dataset: Any, folder: Path, **options: Any) -> dict[int, float]:
     losses = Losses()
     estimator_app.train(dataset, str(folder), report=quiet, callbacks=[losses], **SMALL | options)
-    return losses.of_steps
+    return losses.by_step
 
 
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
@@ -63,8 +63,8 @@ def losses(folder: Path) -> list[float]:
     """Returns the losses of TensorBoard's curve."""
     from estimator_app.model_dir.events import read_scalars
 
-    found = (scalar for path in sorted(folder.glob("events.*")) for scalar in read_scalars(path.read_bytes()))
-    return [value for name, _, value in found if name == "train/loss"]
+    scalars = (scalar for path in sorted(folder.glob("events.*")) for scalar in read_scalars(path.read_bytes()))
+    return [value for name, _, value in scalars if name == "train/loss"]
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +92,12 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(digits_dataset, tmp_pat
         )
     assert (tmp_path / "m/model.ckpt-3.npz").exists()
     train(digits_dataset, tmp_path / "m", **recipe, train_steps=4, steps_per_eval=2)
-    found, wanted = arrays(tmp_path / "m", 4), arrays(trained, 4)
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    actual, expected = arrays(tmp_path / "m", 4), arrays(trained, 4)
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
     parts = {"weights", "fixed", "optimizer", "ema", "global_step", "position"}
-    assert {name.partition("/")[0] for name in found} == parts
+    assert {name.partition("/")[0] for name in actual} == parts
 
 
 def test_a_cache_changes_no_example_and_resumes_exactly(digits_dataset, tmp_path):
@@ -123,9 +123,9 @@ def test_a_cache_that_does_not_fit_is_refused_before_anything_is_written(digits_
 def test_a_run_says_on_which_devices(digits_dataset, tmp_path):
     import jax
 
-    said: list[str] = []
-    estimator_app.train(digits_dataset, str(tmp_path / "m"), report=said.append, **SMALL | {"train_steps": 1})
-    assert said[0].endswith(f" classes, on {jax.device_count()} {jax.devices()[0].device_kind}")
+    lines: list[str] = []
+    estimator_app.train(digits_dataset, str(tmp_path / "m"), report=lines.append, **SMALL | {"train_steps": 1})
+    assert lines[0].endswith(f" classes, on {jax.device_count()} {jax.devices()[0].device_kind}")
 
 
 def test_each_function_is_compiled_once_in_a_run(digits_dataset, tmp_path):
@@ -145,10 +145,10 @@ def test_each_function_is_compiled_once_in_a_run(digits_dataset, tmp_path):
 def test_an_export_gives_what_the_checkpoint_gives(digits_dataset, trained):
     from estimator_app.evaluate import evaluate
 
-    of_run = evaluate(str(trained)).metrics
-    of_export = evaluate(export_dir=str(trained / "export")).metrics
-    assert of_export.loss == pytest.approx(of_run.loss, rel=1e-5)
-    assert (of_export.confusion, of_export.step) == (of_run.confusion, of_run.step)
+    run_metrics = evaluate(str(trained)).metrics
+    export_metrics = evaluate(export_dir=str(trained / "export")).metrics
+    assert export_metrics.loss == pytest.approx(run_metrics.loss, rel=1e-5)
+    assert (export_metrics.confusion, export_metrics.step) == (run_metrics.confusion, run_metrics.step)
 
 
 def test_an_export_runs_with_jax_alone(digits_dataset, trained):
@@ -159,9 +159,9 @@ def test_an_export_runs_with_jax_alone(digits_dataset, trained):
     assert set(program.platforms) == {"cpu", "cuda", "tpu"}
     with np.load(path / "weights.npz") as weights:
         pixels = np.zeros((3, 8, 8, 3), np.float32)
-        found = program.call({name: weights[name] for name in weights.files}, pixels)
-    assert np.asarray(found["probabilities"]).sum(axis=1) == pytest.approx(1)
-    assert found["logits"].shape == (3, 10)
+        outputs = program.call({name: weights[name] for name in weights.files}, pixels)
+    assert np.asarray(outputs["probabilities"]).sum(axis=1) == pytest.approx(1)
+    assert outputs["logits"].shape == (3, 10)
 
 
 def test_any_flipped_bit_and_any_cut_of_a_checkpoint_is_harmless_or_a_value_error(tmp_path):
@@ -169,10 +169,10 @@ def test_any_flipped_bit_and_any_cut_of_a_checkpoint_is_harmless_or_a_value_erro
 
     arrays = {"a/b": np.arange(20.0), "global_step": np.array(3, np.int64)}
     write_arrays(f"{tmp_path}/whole", arrays)
-    whole = (tmp_path / "whole.npz").read_bytes()
-    damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
+    intact = (tmp_path / "whole.npz").read_bytes()
+    damaged = [intact[:place] + bytes([intact[place] ^ 1]) + intact[place + 1 :] for place in range(len(intact))]
     num_refused = 0
-    for content in [*damaged, *(whole[:length] for length in range(0, len(whole), 7))]:
+    for content in [*damaged, *(intact[:length] for length in range(0, len(intact), 7))]:
         (tmp_path / "other.npz").write_bytes(content)
         try:
             reader = ArrayReader(f"{tmp_path}/other")
@@ -180,7 +180,7 @@ def test_any_flipped_bit_and_any_cut_of_a_checkpoint_is_harmless_or_a_value_erro
                 np.testing.assert_array_equal(reader.get_tensor(name), arrays[name])
         except (ValueError, KeyError):
             num_refused += 1
-    assert num_refused > len(whole) // 2
+    assert num_refused > len(intact) // 2
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "compressed"])
@@ -200,10 +200,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(digits_datase
         content = bytearray(packed.getvalue())
         assert zipfile.ZipFile(packed).infolist()[0].compress_type != zipfile.ZIP_STORED
     path.write_bytes(content)
-    whole, wrong = newest_whole(str(tmp_path / "m"))
-    assert whole == str(tmp_path / "m/model.ckpt-1")
-    assert wrong.startswith(f"a checkpoint cannot be read: {str(path)!r} (")
-    assert "\n" not in wrong
+    newest, message = newest_whole(str(tmp_path / "m"))
+    assert newest == str(tmp_path / "m/model.ckpt-1")
+    assert message.startswith(f"a checkpoint cannot be read: {str(path)!r} (")
+    assert "\n" not in message
 
 
 def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, tmp_path):
@@ -221,9 +221,9 @@ def test_the_checkpoint_of_another_trainer_is_refused(digits_dataset, trained):
     flags = [f"--dataset={digits_dataset.path}", f"--model_dir={trained}", "--trainer=tf_distribute", "--image_size=8"]
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     command = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", "train", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
     assert "holds another run" in line
     assert "--trainer is 'jax', not 'tf_distribute'" in line
 
@@ -254,10 +254,10 @@ def test_the_tab_of_hyperparameters_is_empty_as_the_table_says(trained):
 def test_a_run_starts_from_the_weights_of_another(digits_dataset, trained, tmp_path):
     for number, source in enumerate((trained, trained / "model.ckpt-4", trained / "export")):
         train(digits_dataset, tmp_path / str(number), train_steps=1, init_from=str(source))
-        found, wanted = arrays(tmp_path / str(number), 0), arrays(trained, 4)
-        for name in (name for name in found if name.startswith(("weights/", "fixed/"))):
-            average = wanted[f"ema/{name.partition('/')[2]}"]
-            np.testing.assert_array_equal(found[name], average, err_msg=name)
+        actual, expected = arrays(tmp_path / str(number), 0), arrays(trained, 4)
+        for name in (name for name in actual if name.startswith(("weights/", "fixed/"))):
+            average = expected[f"ema/{name.partition('/')[2]}"]
+            np.testing.assert_array_equal(actual[name], average, err_msg=name)
 
 
 def test_frozen_layers_keep_their_weights(digits_dataset, tmp_path):
@@ -363,10 +363,10 @@ def test_a_plugin_that_is_not_installed_is_one_line(digits_dataset, tmp_path, mo
         pytest.skip("the plugin is installed")
     monkeypatch.setenv("JAX_PLATFORMS", platform)
     flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/m", *FLAGS, "--train_steps=1"
-    done = command("train", "--trainer=jax", *flags)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
+    process = command("train", "--trainer=jax", *flags)
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    last = process.stderr.splitlines()[-1]
     assert last.startswith("error: JAX finds no device: ")
     assert repr(platform) in last or f"JAX_PLATFORMS={platform} is" in last
     assert not list((tmp_path / "m").glob("model.ckpt*"))
@@ -419,8 +419,8 @@ FLAGS = ("--image_size=8", "--train_batch_size=8", "--eval_batch_size=100", "--n
 @pytest.mark.core
 def test_every_command_runs_where_tensorflow_and_beam_cannot_be_imported(digits, digits_dataset, tmp_path):
     flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/m", *FLAGS, "--train_steps=2"
-    done = command("train", "--trainer=jax", *flags, "--steps_per_eval=1", "--wrong_images=4", "--profile=1,2")
-    assert done.returncode == 0, done.stderr
+    process = command("train", "--trainer=jax", *flags, "--steps_per_eval=1", "--wrong_images=4", "--profile=1,2")
+    assert process.returncode == 0, process.stderr
     assert list((tmp_path / "m/plugins/profile").glob("*/*.xplane.pb"))
     for arguments in (
         ("evaluate", f"--model_dir={tmp_path}/m", "--step=1"),
@@ -429,8 +429,8 @@ def test_every_command_runs_where_tensorflow_and_beam_cannot_be_imported(digits,
         ("predict", f"--model_dir={tmp_path}/m", str(min((digits / "3").iterdir()))),
         ("predict", f"--model_dir={tmp_path}/m", f"--dataset={digits_dataset.path}", f"--output={tmp_path}/p.parquet"),
     ):
-        done = command(*arguments)
-        assert done.returncode == 0, (arguments, done.stderr)
+        process = command(*arguments)
+        assert process.returncode == 0, (arguments, process.stderr)
 
 
 @pytest.mark.long
@@ -451,8 +451,8 @@ def test_a_newer_tensorflow_is_left_alone(digits, digits_dataset, tmp_path):
         ("predict", f"--model_dir={tmp_path}/m", f"--dataset={digits_dataset.path}", f"--output={tmp_path}/p.parquet"),
     ):
         command = [sys.executable, "-c", program, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert (done.stdout.splitlines()[-1:], done.stderr) == (["0 False"], ""), arguments
+        process = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert (process.stdout.splitlines()[-1:], process.stderr) == (["0 False"], ""), arguments
     assert json.loads((tmp_path / "m/config.json").read_text())["trainer"] == "jax"
 
 
@@ -493,8 +493,8 @@ def test_a_later_run_compiles_nothing_again(digits_dataset, tmp_path, monkeypatc
     compiled = []
     for name in "12":
         flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/{name}", *FLAGS, "--train_steps=1"
-        done = command("train", "--trainer=jax", *flags)
-        assert done.returncode == 0, done.stderr
+        process = command("train", "--trainer=jax", *flags)
+        assert process.returncode == 0, process.stderr
         compiled.append(sorted(path.name for path in (tmp_path / ".cache/jpeg2tpu/jax").iterdir()))
     assert {"jit_train_step", "jit_eval_step", "jit__truncated_normal"} <= {name.split("-")[0] for name in compiled[0]}
     assert compiled[1] == compiled[0]
@@ -511,13 +511,13 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(digits_dataset, tmp_path
     assert run("whole") == 0
     assert run("killed", signal.SIGKILL) == -signal.SIGKILL
     assert run("killed") == 0
-    found, wanted = arrays(tmp_path / "killed", 8), arrays(tmp_path / "whole", 8)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    actual, expected = arrays(tmp_path / "killed", 8), arrays(tmp_path / "whole", 8)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 # A run by TensorFlow, whose process has the other Keras; prints the losses.
-OF_TENSORFLOW = """
+TF_PROGRAM = """
 import json, sys
 from estimator_app import Callback, train
 class Losses(Callback):
@@ -540,13 +540,13 @@ def test_the_first_twenty_losses_are_those_of_tf_distribute(digits_dataset, tmp_
     options = OPTIONS | {"network": network, "learning_rate": 0.01, "flip": True, "save_seconds": 0}
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     other = json.dumps(options | {"trainer": "tf_distribute"})
-    command = [sys.executable, "-W", "ignore", "-c", OF_TENSORFLOW, digits_dataset.path, str(tmp_path / "tf"), other]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    expected = {int(step): loss for step, loss in json.loads(done.stdout.splitlines()[-1]).items()}
-    found = train(digits_dataset, tmp_path / "jax", **options, init_from=str(tmp_path / "tf/model.ckpt-0"))
-    assert list(found) == list(expected) == list(range(1, 21))
-    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-3)
+    command = [sys.executable, "-W", "ignore", "-c", TF_PROGRAM, digits_dataset.path, str(tmp_path / "tf"), other]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    expected = {int(step): loss for step, loss in json.loads(process.stdout.splitlines()[-1]).items()}
+    actual = train(digits_dataset, tmp_path / "jax", **options, init_from=str(tmp_path / "tf/model.ckpt-0"))
+    assert list(actual) == list(expected) == list(range(1, 21))
+    np.testing.assert_allclose(list(actual.values()), list(expected.values()), rtol=1e-3)
 
 
 @pytest.mark.long
@@ -558,8 +558,8 @@ def test_two_devices_train_as_one(digits_dataset, tmp_path):
         return command("train", "--trainer=jax", *flags, *more, devices=devices)
 
     for devices in (1, 2):
-        done = run(str(devices), devices)
-        assert done.returncode == 0, done.stderr
+        process = run(str(devices), devices)
+        assert process.returncode == 0, process.stderr
     curves = [losses(tmp_path / name) for name in "12"]
     assert len(curves[0]) == 10
     np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
@@ -568,9 +568,9 @@ def test_two_devices_train_as_one(digits_dataset, tmp_path):
         np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=1e-5, err_msg=name)
     metrics = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in "12"]
     assert metrics[0]["num_examples"] == metrics[1]["num_examples"]
-    done = run("odd", 2, batch=7)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
+    process = run("odd", 2, batch=7)
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1] == (
         "error: --train_batch_size must be a multiple of the 2 devices, got 7; use 8"
     )
     assert not list((tmp_path / "odd").glob("model.ckpt*"))

@@ -19,7 +19,7 @@ TRAINERS = ["tpu_estimator", "tf_distribute"] if default_trainer() == "tpu_estim
 layers = tf.keras.layers
 
 # A rate that stays as it is, and no decay: what a plain Keras loop does.
-PLAIN = {"warmup_steps": 0, "decay": "steps", "decay_steps": 10**6, "weight_decay": 0.0, "iterations_per_loop": 1}
+SCHEDULE = {"warmup_steps": 0, "decay": "steps", "decay_steps": 10**6, "weight_decay": 0.0, "iterations_per_loop": 1}
 RATE = 0.05
 
 
@@ -27,13 +27,13 @@ RATE = 0.05
 def train(digits_dataset, tmp_path):
     """Returns train(loop, network, steps, **options): a run's variables at its last checkpoint, by number and kind."""
 
-    def train(loop, network, steps, begun=0, model_dir=None, **options):
+    def train(loop, network, steps, start_step=0, model_dir=None, **options):
         name = f"{__name__}:{network.__name__}"
-        config = configured(digits_dataset, trainer=loop, network=name, learning_rate=RATE, **PLAIN, **options)
+        config = configured(digits_dataset, trainer=loop, network=name, learning_rate=RATE, **SCHEDULE, **options)
         model_dir = str(model_dir or tmp_path / f"{loop}_{network.__name__}")
         trainer = find_trainer(loop)
-        made = trainer.make(config, model_dir, None)
-        trainer.train(made, digits_dataset, config, begun, steps, threading.Event())
+        state = trainer.make(config, model_dir, None)
+        trainer.train(state, digits_dataset, config, start_step, steps, threading.Event())
         return saved(f"{model_dir}/model.ckpt-{steps}")
 
     return train
@@ -41,15 +41,15 @@ def train(digits_dataset, tmp_path):
 
 def saved(path):
     checkpoint = tf.train.load_checkpoint(path)
-    found = {}
+    variables = {}
     for name in checkpoint.get_variable_to_shape_map():
         place = name.removesuffix(OF_OBJECT).removeprefix("weights/")
         if place[0].isdigit() and "/" not in place:  # neither the step nor an optimizer's
-            found[place] = checkpoint.get_tensor(name)
-    return found
+            variables[place] = checkpoint.get_tensor(name)
+    return variables
 
 
-def of_kind(variables, kind):
+def select_kind(variables, kind):
     """Returns the variables of a kind in the order of the network."""
     numbers = sorted(int(name.split("_")[0]) for name in variables if name.split("_", 1)[1] == kind)
     return [variables[f"{number}_{kind}"] for number in numbers]
@@ -83,7 +83,7 @@ def keras_loop(manifest, network, steps, image_size=16):
     return model
 
 
-GIVEN = {
+INITIAL_VALUES = {
     "kernel": np.random.default_rng(0).normal(size=[3, 3, 3, 4]).astype("f"),
     "gamma": np.array([1, 2, 3, 4], np.float32),
     "beta": np.array([0, 1, 0, 1], np.float32),
@@ -117,7 +117,7 @@ def pretrained(images, num_classes, training):
 @pytest.fixture
 def weights_file(tmp_path):
     model = body()
-    model.set_weights(list(GIVEN.values()))
+    model.set_weights(list(INITIAL_VALUES.values()))
     PRETRAINED["path"] = str(tmp_path / "body.weights.h5")
     model.save_weights(PRETRAINED["path"])
 
@@ -132,13 +132,13 @@ def test_a_network_begins_with_its_own_weights_keeps_the_frozen_and_goes_on_with
     path = tmp_path / "run"
     half = train(loop, pretrained, 2, model_dir=path)
     first = saved(str(path / "model.ckpt-0"))
-    for variables in (first, half, train(loop, pretrained, 4, begun=2, model_dir=path)):
+    for variables in (first, half, train(loop, pretrained, 4, start_step=2, model_dir=path)):
         assert len(variables) == 6
-        (head,) = [kernel for kernel in of_kind(variables, "kernel") if kernel.ndim == 2]
+        (head,) = [kernel for kernel in select_kind(variables, "kernel") if kernel.ndim == 2]
         assert np.array_equal(head, HEAD) == (variables is first)
-        for kind, given in GIVEN.items():
-            found = [value for value in of_kind(variables, kind) if value.shape == given.shape]
-            np.testing.assert_array_equal(found, [given], err_msg=kind)
+        for kind, initial in INITIAL_VALUES.items():
+            matches = [value for value in select_kind(variables, kind) if value.shape == initial.shape]
+            np.testing.assert_array_equal(matches, [initial], err_msg=kind)
     straight = train(loop, pretrained, 4, model_dir=tmp_path / "straight")
     for name, value in straight.items():
         np.testing.assert_array_equal(variables[name], value, err_msg=name)
@@ -180,26 +180,26 @@ def values(model, kind):
 
 @pytest.mark.parametrize("loop", TRAINERS)
 def test_inner_models_train_and_move_their_averages_as_in_a_loop_of_keras(train, digits_dataset, loop):
-    found, model = train(loop, inner_models, 3), keras_loop(digits_dataset, inner_models, 3)
-    assert len(found) == len(model.weights)
+    variables, model = train(loop, inner_models, 3), keras_loop(digits_dataset, inner_models, 3)
+    assert len(variables) == len(model.weights)
     for kind in ("moving_mean", "moving_variance", "kernel", "gamma"):
         expected = values(model, kind)
         assert len(expected) >= 2
-        for one, other in zip(of_kind(found, kind), expected, strict=True):
+        for one, other in zip(select_kind(variables, kind), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=kind)
 
 
 @pytest.mark.long
 def test_a_network_of_keras_applications_moves_its_averages_as_a_call_of_keras_does(train, digits_dataset):
-    found = train(TRAINERS[0], mobilenet, 1, image_size=32)
+    variables = train(TRAINERS[0], mobilenet, 1, image_size=32)
     model = keras_loop(digits_dataset, mobilenet, 0, 32)
     images, _ = next(batches(digits_dataset, 32))
     model(tf.constant(images), training=True)
-    assert len(found) == len(model.weights)
+    assert len(variables) == len(model.weights)
     for kind in ("moving_mean", "moving_variance"):
         expected = values(model, kind)
         assert len(expected) == 52
-        for one, other in zip(of_kind(found, kind), expected, strict=True):
+        for one, other in zip(select_kind(variables, kind), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=kind)
             assert not np.array_equal(one, np.full_like(one, kind == "moving_variance"))
 
@@ -240,8 +240,10 @@ def multiplied(images, num_classes, training):
 @pytest.mark.long
 def test_an_embedding_learns_as_the_product_with_one_hot_rows_that_it_is(train, loop):
     options = {"optimizer": "lars"}
-    rows = of_kind(train(loop, looked_up, 3, **options), "embeddings")[0]
-    product = next(kernel for kernel in of_kind(train(loop, multiplied, 3, **options), "kernel") if len(kernel) == 32)
+    rows = select_kind(train(loop, looked_up, 3, **options), "embeddings")[0]
+    product = next(
+        kernel for kernel in select_kind(train(loop, multiplied, 3, **options), "kernel") if len(kernel) == 32
+    )
     np.testing.assert_allclose(rows, product, rtol=1e-5, atol=1e-7)
     assert np.abs(rows - TABLE).max() > 1e-5
 
@@ -260,6 +262,6 @@ def conditional(images, num_classes, training):
 @pytest.mark.skipif(tf.__version__ >= "2.16", reason="Keras 3 refuses such a layer by itself")
 @pytest.mark.parametrize("loop", TRAINERS)
 def test_an_if_over_tensors_inside_a_layer_is_understood_as_by_keras(train, digits_dataset, loop):
-    found = train(loop, conditional, 1)
+    variables = train(loop, conditional, 1)
     expected = keras_loop(digits_dataset, conditional, 1)
-    np.testing.assert_allclose(of_kind(found, "kernel")[0], expected.trainable_weights[0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(select_kind(variables, "kernel")[0], expected.trainable_weights[0].numpy(), atol=1e-5)

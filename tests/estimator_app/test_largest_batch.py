@@ -12,15 +12,15 @@ GB = 1e9
 
 def machine(fixed: float, an_image: float, has: float):
     """Returns a compiler whose programs take fixed + batch * an_image bytes, and a list of the (batch, fits) asked."""
-    asked = []
+    attempts = []
 
     def compile_at(batch):
         takes = int(fixed + batch * an_image)
-        asked.append((batch, takes <= has))
+        attempts.append((batch, takes <= has))
         memory = {"argument": takes, "output": 0, "alias": 0, "temp": 0, "generated_code": 0}
         return Program(1, 1, memory, "") if takes <= has else TooLarge(takes, has)
 
-    return compile_at, asked
+    return compile_at, attempts
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def machine(fixed: float, an_image: float, has: float):
     ],
 )
 def test_the_largest_batch_is_found_with_few_that_fit(batch, fixed, an_image, largest):
-    compile_at, asked = machine(fixed, an_image, 15.75 * GB)
-    found = largest_batch(compile_at, batch, compile_at(batch))
-    assert largest - max(8, 0.03 * largest) <= found <= largest
-    assert found % 8 == 0
-    assert sum(fits for _, fits in asked) <= 4
-    assert len(asked) <= 8
-    assert all(number % 8 == 0 for number, _ in asked[1:])
+    compile_at, attempts = machine(fixed, an_image, 15.75 * GB)
+    batch_size = largest_batch(compile_at, batch, compile_at(batch))
+    assert largest - max(8, 0.03 * largest) <= batch_size <= largest
+    assert batch_size % 8 == 0
+    assert sum(fits for _, fits in attempts) <= 4
+    assert len(attempts) <= 8
+    assert all(number % 8 == 0 for number, _ in attempts[1:])
 
 
 def test_a_batch_that_alone_fits_stays():
@@ -50,6 +50,6 @@ def test_a_batch_that_alone_fits_stays():
 
 
 def test_a_network_that_always_fits_ends_the_search():
-    compile_at, asked = machine(0, 1, 15.75 * GB)
+    compile_at, attempts = machine(0, 1, 15.75 * GB)
     assert largest_batch(compile_at, 16, compile_at(16)) == 65536
-    assert len(asked) < 8
+    assert len(attempts) < 8

@@ -80,12 +80,12 @@ def test_callbacks_see_each_step_checkpoint_and_evaluation(trained):
 
 def test_curves_have_a_point_every_summary_steps(trained):
     model_dir, noted = trained
-    found = {
+    points = {
         step: float(np.mean(tf.make_ndarray(value.tensor)))
         for step, value in summaries(model_dir)
         if value.tag == "train/loss"
     }
-    assert found == {step: pytest.approx(noted.losses[step], rel=1e-6) for step in range(2, 13, 2)}
+    assert points == {step: pytest.approx(noted.losses[step], rel=1e-6) for step in range(2, 13, 2)}
 
 
 def test_hyperparameters_are_read_by_tensorboards_plugin(trained):
@@ -107,7 +107,7 @@ def test_tensorboard_shows_the_surest_mistakes_by_their_keys(trained, digits_dat
     model_dir, _ = trained
     events = event_accumulator.EventAccumulator(str(model_dir / "pictures"), {"tensors": 0})
     events.Reload()
-    shown = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"] if tag.startswith("wrong/")}
+    pictures = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"] if tag.startswith("wrong/")}
     records, classes = held_out_records(digits_dataset), digits_dataset.classes
     assert len(records) < MOST_EXAMINED
     files = [record.encoded for record in records]
@@ -119,19 +119,19 @@ def test_tensorboard_shows_the_surest_mistakes_by_their_keys(trained, digits_dat
     for number in surest:
         predicted, probability = classes[best[number]], probabilities[number, best[number]]
         tag = f"wrong/{records[number].key}: {classes[labels[number]]}, not {predicted} ({probability:.1%})"
-        (event,) = shown.pop(tag)
+        (event,) = pictures.pop(tag)
         assert event.step == 12
         png = tf.make_ndarray(event.tensor_proto)[2]  # after width and height
         (crop,) = decode_files(tf.constant([files[number]]), config)
         np.testing.assert_array_equal(tf.image.decode_png(png), crop)
-    assert not shown
+    assert not pictures
 
 
 def test_each_evaluation_has_the_figures_of_each_class(trained):
     model_dir, _ = trained
     assert sorted(path.name for path in (model_dir / "by_class").iterdir()) == ["12.csv", "6.csv"]
     counts = json.loads((model_dir / "metrics.json").read_text())["confusion"]
-    pairs = [(true, found) for true, row in enumerate(counts) for found, n in enumerate(row) for _ in range(n)]
+    pairs = [(true, predicted) for true, row in enumerate(counts) for predicted, n in enumerate(row) for _ in range(n)]
     precision, recall, f1, examples = precision_recall_fscore_support(*zip(*pairs, strict=True), zero_division=np.nan)
     with (model_dir / "by_class" / "12.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -151,11 +151,11 @@ def test_a_profile_covers_no_step_before_or_after():
 
     calls: list[str] = []
     profile = Profile("model", 3, 4, lambda folder: calls.append("start"), lambda: calls.append("stop"))
-    seen = []
-    for done in range(6):
-        profile.reached(done)
-        seen.append(len(calls))
-    assert (calls, seen) == (["start", "stop"], [0, 0, 1, 1, 2, 2])
+    counts = []
+    for step in range(6):
+        profile.reached(step)
+        counts.append(len(calls))
+    assert (calls, counts) == (["start", "stop"], [0, 0, 1, 1, 2, 2])
     profile.close()
     assert calls == ["start", "stop"]
 
@@ -169,10 +169,10 @@ def test_checkpoints_are_as_rare_as_asked_for(digits_dataset, seconds, expected,
     config = configured(digits_dataset, trainer="tf_distribute", save_seconds=seconds)
     monkeypatch.setattr(time, "monotonic", clock.__next__)
     saver = CheckpointSaver(config, -1, saved.append)
-    written: list[int] = []
+    writes: list[int] = []
     for step in range(21):
-        saver.reached(step, functools.partial(written.append, step))
-    assert saved == written == expected
+        saver.reached(step, functools.partial(writes.append, step))
+    assert saved == writes == expected
 
 
 @pytest.mark.skipif(not has_estimator(), reason="TPUEstimator ends with TensorFlow 2.15")
@@ -181,8 +181,8 @@ def test_the_estimator_saves_at_the_same_times(digits_dataset, tmp_path, seconds
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 
     config = configured(digits_dataset, trainer="tpu_estimator", save_seconds=seconds)
-    found = make_estimator(config, str(tmp_path)).config.save_checkpoints_secs
-    assert found == seconds if seconds else found > 1e9
+    interval = make_estimator(config, str(tmp_path)).config.save_checkpoints_secs
+    assert interval == seconds if seconds else interval > 1e9
 
 
 def test_the_command_takes_the_flag_for_a_profile_as_the_guide_has_it(digits_dataset, tmp_path):

@@ -23,8 +23,8 @@ pytestmark = keras_warns
 v1 = tf.compat.v1
 
 
-def train(manifest, model_dir, said=None, **options):
-    report = (said if said is not None else []).append
+def train(manifest, model_dir, lines=None, **options):
+    report = (lines if lines is not None else []).append
     return training.run(manifest, configured(manifest, **options), str(model_dir), f"{model_dir}/export", report=report)
 
 
@@ -34,10 +34,10 @@ def weights(model_dir) -> dict[str, np.ndarray]:
 
 
 def assert_same_weights(model_dir, other) -> None:
-    found, expected = weights(model_dir), weights(other)
-    assert expected.keys() == found.keys()
+    actual, expected = weights(model_dir), weights(other)
+    assert expected.keys() == actual.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,9 @@ def test_a_run_stopped_after_7_of_20_steps_ends_with_the_same_weights(digits_dat
     with pytest.raises(KeyboardInterrupt):
         training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=stop_at_the_first_evaluation)
     assert weights(tmp_path)["global_step"] == 7
-    said: list[str] = []
-    train(digits_dataset, tmp_path, said)
-    assert said[0].startswith("resuming cnn at step 7/20")
+    lines: list[str] = []
+    train(digits_dataset, tmp_path, lines)
+    assert lines[0].startswith("resuming cnn at step 7/20")
     assert_same_weights(tmp_path, straight)
 
 
@@ -89,9 +89,9 @@ def test_training_moves_the_statistics_of_every_batch_normalisation(straight):
 def test_a_complete_run_is_not_repeated(digits_dataset, straight):
     before = {path: path.stat().st_mtime_ns for path in straight.rglob("*.ckpt*")}
     (exported,) = (straight / "export").glob("[0-9]*")
-    said: list[str] = []
-    finished = train(digits_dataset, straight, said)
-    assert said == [f"nothing to train: step 20 is done, {finished.metrics}", f"export: {exported}"]
+    lines: list[str] = []
+    finished = train(digits_dataset, straight, lines)
+    assert lines == [f"nothing to train: step 20 is done, {finished.metrics}", f"export: {exported}"]
     assert {path: path.stat().st_mtime_ns for path in straight.rglob("*.ckpt*")} == before
     assert list((straight / "export").glob("[0-9]*")) == [exported]
 
@@ -101,34 +101,34 @@ def test_a_run_that_is_extended_ends_with_the_weights_of_one_that_was_as_long_at
     digits_dataset, straight, tmp_path
 ):
     assert train(digits_dataset, tmp_path, train_steps=7, decay_steps=20).metrics.step == 7
-    said: list[str] = []
-    finished = train(digits_dataset, tmp_path, said, train_steps=20, decay_steps=20)
-    assert said[0].startswith("resuming cnn at step 7/20")
+    lines: list[str] = []
+    finished = train(digits_dataset, tmp_path, lines, train_steps=20, decay_steps=20)
+    assert lines[0].startswith("resuming cnn at step 7/20")
     assert finished.metrics.step == 20
     assert_same_weights(tmp_path, straight)
 
 
 def events(model_dir) -> dict[str, dict[int, float]]:
     """Returns tag -> step -> value of what TensorBoard would show."""
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     for path in sorted(model_dir.glob("events*")):
         for event in v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
                 number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
-                found.setdefault(value.tag, {})[event.step] = float(np.mean(number))
-    return found
+                curves.setdefault(value.tag, {})[event.step] = float(np.mean(number))
+    return curves
 
 
 @pytest.mark.long
 def test_curves_of_training_are_written_every_summary_steps(digits_dataset, tmp_path):
     train(digits_dataset, tmp_path, summary_steps=5, decay="steps")
-    found = events(tmp_path)
+    curves = events(tmp_path)
     rates = configured(digits_dataset, decay="steps").schedule.learning_rate(np.arange(20))
-    assert found["train/learning_rate"] == {step: pytest.approx(rates[step - 1], rel=1e-6) for step in (5, 10, 15, 20)}
+    assert curves["train/learning_rate"] == {step: pytest.approx(rates[step - 1], rel=1e-6) for step in (5, 10, 15, 20)}
     examples = digits_dataset.split("train").num_examples
-    assert found["train/epoch"] == {step: pytest.approx(step * 16 / examples) for step in (5, 10, 15, 20)}
-    assert 0 < found["train/loss"][20] < found["train/loss"][5]
-    assert min(found["examples/sec"].values()) > 0
+    assert curves["train/epoch"] == {step: pytest.approx(step * 16 / examples) for step in (5, 10, 15, 20)}
+    assert 0 < curves["train/loss"][20] < curves["train/loss"][5]
+    assert min(curves["examples/sec"].values()) > 0
 
 
 @pytest.mark.parametrize(
@@ -150,21 +150,21 @@ def test_evaluation_tells_recalls_and_confusion_of_every_example(digits_dataset,
     config = configured(digits_dataset, eval_batch_size=50)
     estimator = make_estimator(config, str(straight))
     counts = digits_dataset.split("validation").class_counts
-    found = estimator.evaluate(make_eval_input_fn(digits_dataset, config.input), -(-sum(counts) // 50))
-    np.testing.assert_array_equal(found["confusion_matrix"].sum(axis=1), counts)
-    np.testing.assert_allclose(found["recall"], np.diag(found["confusion_matrix"]) / counts)
-    assert found["accuracy"] == pytest.approx(np.trace(found["confusion_matrix"]) / sum(counts))
-    assert found["mean_recall"] == pytest.approx(found["recall"].mean())
-    assert found["accuracy"] < found["top_5_accuracy"] <= 1
+    metrics = estimator.evaluate(make_eval_input_fn(digits_dataset, config.input), -(-sum(counts) // 50))
+    np.testing.assert_array_equal(metrics["confusion_matrix"].sum(axis=1), counts)
+    np.testing.assert_allclose(metrics["recall"], np.diag(metrics["confusion_matrix"]) / counts)
+    assert metrics["accuracy"] == pytest.approx(np.trace(metrics["confusion_matrix"]) / sum(counts))
+    assert metrics["mean_recall"] == pytest.approx(metrics["recall"].mean())
+    assert metrics["accuracy"] < metrics["top_5_accuracy"] <= 1
 
 
 @pytest.mark.long
 def test_another_split_and_a_lost_export_are_made_good_without_training(digits_dataset, tmp_path):
     train(digits_dataset, tmp_path, train_steps=1)
-    said: list[str] = []
-    finished = train(digits_dataset, tmp_path, said, train_steps=1, split="train")
+    lines: list[str] = []
+    finished = train(digits_dataset, tmp_path, lines, train_steps=1, split="train")
     assert finished.metrics.num_examples == digits_dataset.split("train").num_examples
-    assert [line.partition(":")[0] for line in said] == [
+    assert [line.partition(":")[0] for line in lines] == [
         "step 1/1",
         "curves and confusion matrix",
         "export with the best accuracy, step 1",
@@ -176,10 +176,10 @@ def test_another_split_and_a_lost_export_are_made_good_without_training(digits_d
 def test_every_example_counts_once_whatever_the_batch(digits_dataset, straight, batch_size, layout):
     expected = train(digits_dataset, straight).metrics
     config = configured(digits_dataset, eval_batch_size=batch_size, layout=layout)
-    found = estimator_training.evaluate(make_estimator(config, str(straight)), digits_dataset, config)
-    assert found.num_examples == digits_dataset.split("validation").num_examples
-    assert found.accuracy == pytest.approx(expected.accuracy, abs=1e-6)
-    assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+    metrics = estimator_training.evaluate(make_estimator(config, str(straight)), digits_dataset, config)
+    assert metrics.num_examples == digits_dataset.split("validation").num_examples
+    assert metrics.accuracy == pytest.approx(expected.accuracy, abs=1e-6)
+    assert metrics.loss == pytest.approx(expected.loss, rel=1e-4)
 
 
 def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, straight):

@@ -51,23 +51,23 @@ def test_what_eager_execution_adds_to_an_error_is_not_said(added):
 
 
 def assert_same_weights(model_dir, other) -> None:
-    found, expected = (tf.train.load_checkpoint(tf.train.latest_checkpoint(str(path))) for path in (model_dir, other))
+    actual, expected = (tf.train.load_checkpoint(tf.train.latest_checkpoint(str(path))) for path in (model_dir, other))
     names = expected.get_variable_to_shape_map().keys()
-    assert found.get_variable_to_shape_map().keys() == names
+    assert actual.get_variable_to_shape_map().keys() == names
     for name in names:
         if "save_counter" not in name and "OBJECT_GRAPH" not in name:  # what TensorFlow counts for itself
-            np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), err_msg=name)
+            np.testing.assert_array_equal(actual.get_tensor(name), expected.get_tensor(name), err_msg=name)
 
 
 @pytest.mark.long
 def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset, straight, tmp_path, monkeypatch):
     """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
-    took, lost, waited = Progress.took, [5, 5], list[float | None]()
+    original, failure_steps, waited = Progress.took, [5, 5], list[float | None]()
 
     def lose(self, *args):
-        took(self, *args)
-        if lost and self.step == lost[0]:
-            raise tf.errors.UnavailableError(None, None, f"lost at step {lost.pop()}")
+        original(self, *args)
+        if failure_steps and self.step == failure_steps[0]:
+            raise tf.errors.UnavailableError(None, None, f"lost at step {failure_steps.pop()}")
 
     class Nothing(Tpu):
         def connect(self) -> None:
@@ -80,11 +80,11 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
 
     monkeypatch.setattr(Progress, "took", lose)
     config = configured(digits_dataset, trainer=by, **OPTIONS)
-    said: list[str] = []
-    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), said.append, Stop())
+    lines: list[str] = []
+    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), lines.append, Stop())
     assert len(waited) == 2
-    assert said[1].startswith("TPU unavailable (lost at step 5); retrying from step 4 in ")
-    assert said[2].startswith("resuming cnn at step 4/6")
+    assert lines[1].startswith("TPU unavailable (lost at step 5); retrying from step 4 in ")
+    assert lines[2].startswith("resuming cnn at step 4/6")
     assert_same_weights(tmp_path, straight)
 
 
@@ -100,18 +100,18 @@ def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, d
         str(tmp_path),
     ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    for line, step in ((said[1], 2), (said[3], 4)):
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    for line, step in ((lines[1], 2), (lines[3], 4)):
         assert line.startswith("TPU unavailable (")
         assert f"); retrying from step {step} in " in line
         assert "[Op:" not in line
-    assert said[2].startswith("resuming cnn at step 2/6")
-    assert said[4].startswith("moved: the address of the TPU has changed to grpc://127.0.0.1:")
+    assert lines[2].startswith("resuming cnn at step 2/6")
+    assert lines[4].startswith("moved: the address of the TPU has changed to grpc://127.0.0.1:")
     config = configured(digits_dataset, trainer=by, **OPTIONS | {"iterations_per_loop": 1})
-    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=said.append)
-    assert said[5].startswith("resuming cnn at step 4/6")
+    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=lines.append)
+    assert lines[5].startswith("resuming cnn at step 4/6")
     assert_same_weights(tmp_path, straight)
 
 

@@ -28,14 +28,14 @@ def examples(num_classes, count=60, padding=4):
 
 def by_hand(logits, labels, losses, weight):
     real = weight > 0
-    logits, labels, losses, found = logits[real], labels[real], losses[real], logits[real].argmax(1)
+    logits, labels, losses, predicted = logits[real], labels[real], losses[real], logits[real].argmax(1)
     confusion = np.zeros([logits.shape[1]] * 2, int)
-    np.add.at(confusion, (labels, found), 1)
+    np.add.at(confusion, (labels, predicted), 1)
     with np.errstate(invalid="ignore"):
         recall = np.diag(confusion) / confusion.sum(1)
     expected = {
         "num_examples": len(labels),
-        "accuracy": (found == labels).mean(),
+        "accuracy": (predicted == labels).mean(),
         "cross_entropy": losses.mean(),
         "recall": recall,
         "mean_recall": np.nanmean(recall),
@@ -50,13 +50,15 @@ def by_hand(logits, labels, losses, weight):
 @pytest.mark.parametrize("batch_size", [64, 16])
 def test_sums_of_batches_add_up_to_what_is_counted_by_hand(num_classes, batch_size):
     arrays = examples(num_classes)
-    batches = [batch_sums(*(tf.constant(array[at : at + batch_size]) for array in arrays)) for at in range(0, 64, 16)]
+    batches = [
+        batch_sums(*(tf.constant(array[start : start + batch_size]) for array in arrays)) for start in range(0, 64, 16)
+    ]
     batches = batches[:: batch_size // 16]
-    found = results({name: sum(batch[name] for batch in batches) for name in batches[0]})
+    metrics = results({name: sum(batch[name] for batch in batches) for name in batches[0]})
     expected = by_hand(*arrays)
-    assert found.keys() == expected.keys()
+    assert metrics.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_classes_that_are_tied_for_the_fifth_place_are_not_found():
@@ -75,12 +77,12 @@ def test_examples_are_counted_beyond_what_a_float32_can_count():
     before = {name: value + tf.cast(2**24, value.dtype) for name, value in batch.items()}
     total = {name: value + batch[name] for name, value in before.items()}
     names = ("num_examples", "accuracy", "top_5_accuracy")
-    found = {name: float(results(total)[name]) for name in names}
-    assert found["num_examples"] == 12 * 2**24 + 2 * 60
-    assert found["accuracy"] * found["num_examples"] == pytest.approx(
+    metrics = {name: float(results(total)[name]) for name in names}
+    assert metrics["num_examples"] == 12 * 2**24 + 2 * 60
+    assert metrics["accuracy"] * metrics["num_examples"] == pytest.approx(
         12 * 2**24 + 2 * int(sum(batch["correct"])), abs=0.1
     )
-    assert found["top_5_accuracy"] * found["num_examples"] == pytest.approx(
+    assert metrics["top_5_accuracy"] * metrics["num_examples"] == pytest.approx(
         2**24 + 2 * int(batch["among_top"]), abs=0.1
     )
 
@@ -91,38 +93,38 @@ def test_the_estimators_way_gives_the_same():
         fed = [v1.placeholder(array.dtype, [16, *array.shape[1:]]) for array in arrays]
         metrics = streaming(*fed)
         session.run(v1.local_variables_initializer())
-        for at in range(0, 64, 16):
+        for start in range(0, 64, 16):
             session.run(
                 next(iter(metrics.values()))[1],
-                {one: array[at : at + 16] for one, array in zip(fed, arrays, strict=True)},
+                {one: array[start : start + 16] for one, array in zip(fed, arrays, strict=True)},
             )
-        found = session.run({name: value for name, (value, _) in metrics.items()})
+        values = session.run({name: value for name, (value, _) in metrics.items()})
         assert not v1.global_variables()  # no checkpoint holds them
         assert not v1.trainable_variables()
         assert {variable.op.type for variable in v1.local_variables()} == {"VarHandleOp"}  # a TPU has no others
     for name, value in by_hand(*arrays).items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(values[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_a_class_of_a_single_example_counts_like_the_others():
     logits = tf.eye(3)  # of classes 0, 1 and 2
     labels = tf.constant([0, 0, 1])
-    found = results(batch_sums(logits, labels, losses=tf.zeros(3), weight=tf.ones(3)))
-    np.testing.assert_array_equal(found["recall"], [0.5, 0.0, np.nan])
-    assert found["mean_recall"].numpy() == 0.25
+    metrics = results(batch_sums(logits, labels, losses=tf.zeros(3), weight=tf.ones(3)))
+    np.testing.assert_array_equal(metrics["recall"], [0.5, 0.0, np.nan])
+    assert metrics["mean_recall"].numpy() == 0.25
 
 
 def test_a_thousand_classes_have_a_confusion_matrix():
     arrays = examples(num_classes=1000)
-    found = results(batch_sums(*map(tf.constant, arrays)))
-    np.testing.assert_array_equal(found["confusion_matrix"], by_hand(*arrays)["confusion_matrix"])
+    metrics = results(batch_sums(*map(tf.constant, arrays)))
+    np.testing.assert_array_equal(metrics["confusion_matrix"], by_hand(*arrays)["confusion_matrix"])
 
 
 def test_more_than_a_thousand_classes_have_recalls_but_no_confusion_matrix():
     arrays = examples(num_classes=1001)
-    found = results(batch_sums(*map(tf.constant, arrays)))
-    assert "confusion_matrix" not in found
-    np.testing.assert_allclose(found["recall"], by_hand(*arrays)["recall"])
+    metrics = results(batch_sums(*map(tf.constant, arrays)))
+    assert "confusion_matrix" not in metrics
+    np.testing.assert_allclose(metrics["recall"], by_hand(*arrays)["recall"])
 
 
 # What Estimator.evaluate() returns: NumPy's scalars and arrays, its own unweighted loss among them.
@@ -171,8 +173,8 @@ def test_what_was_measured_cannot_be_changed():
 
 
 def test_metrics_are_written_by_class_name_and_come_back():
-    written = METRICS.to_fields(("ant", "bee", "cat"))
-    assert {name: written[name] for name in FIELDS if name != "confusion"} == {
+    fields = METRICS.to_fields(("ant", "bee", "cat"))
+    assert {name: fields[name] for name in FIELDS if name != "confusion"} == {
         name: value for name, value in FIELDS.items() if name != "confusion"
     }
     assert Metrics.from_fields(FIELDS) == METRICS
@@ -204,6 +206,6 @@ def test_damaged_metrics_are_refused(name, value, message):
 
 @pytest.mark.parametrize("num_classes", [3, 5, 6, 12])
 def test_what_can_be_watched_is_what_an_evaluation_computes(num_classes):
-    found = results(batch_sums(*map(tf.constant, examples(num_classes))))
-    others = {name for name, value in found.items() if not value.shape.rank}
-    assert {*task("class").watchable(num_classes)} == others - {"num_examples", "cross_entropy"} | {"loss"}
+    metrics = results(batch_sums(*map(tf.constant, examples(num_classes))))
+    scalars = {name for name, value in metrics.items() if not value.shape.rank}
+    assert {*task("class").watchable(num_classes)} == scalars - {"num_examples", "cross_entropy"} | {"loss"}

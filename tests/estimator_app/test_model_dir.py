@@ -57,8 +57,8 @@ def changed(**fields) -> TrainConfig:
 def test_what_was_told_is_read_back_with_the_versions_beside_it(tmp_path):
     write_run_config(str(tmp_path / "new" / "model"), CONFIG)
     assert read_config(str(tmp_path / "new" / "model")) == CONFIG
-    written = json.loads((tmp_path / "new" / "model" / "config.json").read_text())
-    assert set(written["versions"]) == {"python", "tensorflow", "jpeg2tpu"}
+    fields = json.loads((tmp_path / "new" / "model" / "config.json").read_text())
+    assert set(fields["versions"]) == {"python", "tensorflow", "jpeg2tpu"}
     assert [path.name for path in (tmp_path / "new" / "model").iterdir()] == ["config.json"]
 
 
@@ -182,8 +182,8 @@ def test_a_damaged_config_is_refused(tmp_path, text):
 
 
 def test_a_run_of_an_earlier_build_is_refused_and_what_helps_is_said(tmp_path):
-    written = json.loads(CONFIG.to_json({}))
-    (tmp_path / "config.json").write_text(json.dumps(written | {"format_version": 2}))
+    fields = json.loads(CONFIG.to_json({}))
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"format_version": 2}))
     with pytest.raises(
         ValueError,
         match=r"format_version must be 6, got 2; .*, or use another --model_",
@@ -239,12 +239,12 @@ def test_metrics_are_read_back_and_damaged_ones_are_none(tmp_path):
 
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
     part = "part-00000-of-00001.data-00000-of-00001"
-    left = [f".history.csv.{'0f' * 16}.tmp", f"model.ckpt-8_temp/{part}.tempstate115", "model.ckpt-8_temp/" + part]
-    stays = ["history.csv", ".lock", "notes.tmp", "model.ckpt-9_temp/notes.txt", "model.ckpt-8.index", "other_temp/x"]
-    for name in (*left, *stays, f"model.ckpt-9_temp/{part}"):
+    remnants = [f".history.csv.{'0f' * 16}.tmp", f"model.ckpt-8_temp/{part}.tempstate115", "model.ckpt-8_temp/" + part]
+    files = ["history.csv", ".lock", "notes.tmp", "model.ckpt-9_temp/notes.txt", "model.ckpt-8.index", "other_temp/x"]
+    for name in (*remnants, *files, f"model.ckpt-9_temp/{part}"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "model.ckpt-9_temp" / f"{part}.tempstate1").symlink_to(tmp_path / "history.csv")
     remove_unfinished(str(tmp_path))
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(stays)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
     assert not (tmp_path / "model.ckpt-8_temp").exists()

@@ -68,7 +68,7 @@ def numpy_vit(images, weights, patch, width, depth, heads):
         deviation = np.sqrt(inputs.var(-1, keepdims=True) + 1e-6)
         return centred / deviation * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
-    def of_heads(inputs):
+    def split_heads(inputs):
         return inputs.reshape(*inputs.shape[:2], heads, width // heads)
 
     num, side = len(images), images.shape[1] // patch
@@ -80,7 +80,7 @@ def numpy_vit(images, weights, patch, width, depth, heads):
     tokens = tokens + weights["positions/positions"]
     for block in (f"block{number}" for number in range(1, depth + 1)):
         inputs = normalised(tokens, f"{block}_attention_norm")
-        query, key, value = (of_heads(dense(inputs, f"{block}_{part}")) for part in ("query", "key", "value"))
+        query, key, value = (split_heads(dense(inputs, f"{block}_{part}")) for part in ("query", "key", "value"))
         scores = np.exp(np.einsum("nqhc,nkhc->nhqk", query, key) / np.sqrt(width // heads))
         attended = np.einsum("nhqk,nkhc->nqhc", scores / scores.sum(-1, keepdims=True), value)
         tokens = tokens + dense(attended.reshape(tokens.shape), f"{block}_projection")
@@ -125,8 +125,8 @@ def test_bfloat16_leaves_variables_softmax_and_logits_of_a_vision_transformer_in
     for weight, other in zip(exact.weights, model.weights, strict=True):
         weight.assign(random.normal(0, 0.5, weight.shape))
         other.assign(weight)
-    found, expected = (each(images, training=False) for each in (model, exact))
-    np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
+    actual, expected = (network(images, training=False) for network in (model, exact))
+    np.testing.assert_allclose(actual, expected, atol=0.03 * np.abs(expected).max())
 
 
 def test_images_that_cannot_be_cut_into_patches_are_refused_before_anything_is_made(digits_dataset):
@@ -161,9 +161,9 @@ def test_a_network_of_keras_gets_pixels_whatever_the_images_were_divided_by(name
         inputs = tf.keras.Input([32, 32, 3])
         networks.append(tf.keras.Model(inputs, application(name, [mean] * 3, [std] * 3)(inputs, 10, None)))
     networks[1].set_weights(networks[0].get_weights())
-    expected, found = networks[0](images).numpy(), networks[1]((images - 100) / 50).numpy()
+    expected, actual = networks[0](images).numpy(), networks[1]((images - 100) / 50).numpy()
     assert np.std(expected, axis=0).max() > 1e-2 * np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.filterwarnings("ignore:.*keras.initializers.serialize.* API should only be used for:UserWarning")
@@ -182,16 +182,16 @@ def test_the_weights_of_a_keras_file_give_keras_own_logits_for_the_same_pixels(d
     config = configured(
         digits_dataset, network=f"keras:{name}", image_size=32, init_from=str(tmp_path / "source.keras")
     )
-    taken = starting_weights(config)
+    weights = starting_weights(config)
     num = len(source.weights)
-    assert str(taken) == f"{num} of {num} variables"
+    assert str(weights) == f"{num} of {num} variables"
 
     normalised = (pixels - np.array(config.input.mean, "f")) / np.array(config.input.std, "f")
-    found = make_weighted_model(config, taken.values)(normalised, training=False)
+    outputs = make_weighted_model(config, weights.values)(normalised, training=False)
     expected = source(preprocessed, training=False)
     scale = np.abs(expected).max()
     assert np.std(expected, axis=0).max() > 0.01 * scale
-    np.testing.assert_allclose(found, expected, atol=1e-3 * scale)
+    np.testing.assert_allclose(outputs, expected, atol=1e-3 * scale)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +253,6 @@ def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, m
         _, *argv = shlex.split(command.replace("--train_steps=20", "--train_steps=1"))
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         program = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu"]
-        done = subprocess.run([*program, *argv], capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, (command, done.stderr)
-    assert "initial weights: 260 of 262 variables" in done.stdout
+        process = subprocess.run([*program, *argv], capture_output=True, text=True, env=environment)
+        assert process.returncode == 0, (command, process.stderr)
+    assert "initial weights: 260 of 262 variables" in process.stdout

@@ -103,25 +103,25 @@ def windows(images, size, stride, filler):
     return view[:, ::stride, ::stride]
 
 
-def made(model, kind):
+def layer_weights(model, kind):
     """Returns the weights of all layers of a kind, in the order in which the network's code made them."""
-    found = [layer for layer in model.layers if isinstance(layer, kind)]
+    layers = [layer for layer in model.layers if isinstance(layer, kind)]
     # stem, stage1_block1_conv1, …conv2, …shortcut, stage1_block2_conv1, …
-    found.sort(key=lambda layer: (not layer.name.startswith("stem"), layer.name))
-    return [layer.get_weights() for layer in found]
+    layers.sort(key=lambda layer: (not layer.name.startswith("stem"), layer.name))
+    return [layer.get_weights() for layer in layers]
 
 
 def numpy_resnet(model, images, bottleneck, depths):
     """Returns the logits of torchvision's models/resnet.py, whose padding is (size - 1) / 2 at any stride, in NumPy."""
-    kernels = iter(made(model, tf.keras.layers.Conv2D))
-    norms = iter(made(model, tf.keras.layers.BatchNormalization))
-    ((weight, bias),) = made(model, tf.keras.layers.Dense)
+    kernels = iter(layer_weights(model, tf.keras.layers.Conv2D))
+    norms = iter(layer_weights(model, tf.keras.layers.BatchNormalization))
+    ((weight, bias),) = layer_weights(model, tf.keras.layers.Dense)
 
     def convolved(images, stride):
         (kernel,) = next(kernels)
-        seen = windows(images, len(kernel), stride, 0)
+        patches = windows(images, len(kernel), stride, 0)
         scale, offset, mean, variance = next(norms)
-        return (np.einsum("nrcihw,hwio->nrco", seen, kernel, optimize=True) - mean) * scale / np.sqrt(
+        return (np.einsum("nrcihw,hwio->nrco", patches, kernel, optimize=True) - mean) * scale / np.sqrt(
             variance + 1e-5
         ) + offset
 
@@ -132,8 +132,8 @@ def numpy_resnet(model, images, bottleneck, depths):
             stride = 2 if stage and not block else 1
             strides = (1, stride, 1) if bottleneck else (stride, 1)
             residual = images
-            for number, each in enumerate(strides, 1):
-                residual = convolved(residual, each)
+            for number, conv_stride in enumerate(strides, 1):
+                residual = convolved(residual, conv_stride)
                 residual = relu(residual) if number < len(strides) else residual
             if residual.shape != images.shape:
                 images = convolved(images, stride)
@@ -153,11 +153,11 @@ def test_logits_of_residual_networks_are_those_of_the_published_padding(network,
             weight.assign(random.uniform(0.5, 1.5, weight.shape))
     images = random.normal(size=[2, image_size, image_size, 3]).astype("f")
     expected = numpy_resnet(model, images, bottleneck, depths)
-    found = model(images, training=False).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    logits = model(images, training=False).numpy()
+    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
-OWN = """
+NETWORKS_MODULE = """
 import tensorflow as tf
 import json
 
@@ -185,8 +185,8 @@ number = 3
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "own_networks.py").write_text(OWN)
+def networks_folder(tmp_path, monkeypatch):
+    (tmp_path / "own_networks.py").write_text(NETWORKS_MODULE)
     (tmp_path / "broken_network.py").write_text("import no_such_module\n")
     (tmp_path / "raising_network.py").write_text("raise RuntimeError('no licence')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -194,7 +194,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("own_networks", None)
 
 
-def test_ones_own_function_is_a_network(own):
+def test_ones_own_function_is_a_network(networks_folder):
     assert make_model(find_network("own_networks:good"), 8, 3).output.shape == (None, 3)
 
 
@@ -213,7 +213,7 @@ def test_ones_own_function_is_a_network(own):
         ("own_networks:", "'own_networks:' does not name a function"),
     ],
 )
-def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, name, message):
+def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(networks_folder, name, message):
     with pytest.raises(ValueError, match=message):
         find_network(name)
 
@@ -227,7 +227,7 @@ def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, nam
         ("nested", "'nested' ends in a softmax, but must return logits"),
     ],
 )
-def test_what_are_no_logits_is_refused(own, name, message):
+def test_what_are_no_logits_is_refused(networks_folder, name, message):
     with pytest.raises(ValueError, match=message):
         make_model(find_network(f"own_networks:{name}"), 8, 3)
 
@@ -246,13 +246,15 @@ def test_a_network_in_the_current_folder_is_found_from_a_script_after_what_is_in
 @needs_estimator
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["script", "module"])
-def test_the_command_finds_a_network_in_the_working_directory(own, digits_dataset, tmp_path_factory, way):
+def test_the_command_finds_a_network_in_the_working_directory(networks_folder, digits_dataset, tmp_path_factory, way):
     options = [f"--dataset={digits_dataset.path}", "--model_dir=model", "--image_size=16", "--train_steps=2"]
     (script := tmp_path_factory.mktemp("bin") / "jpeg2tpu").write_text(
         "import sys; from tpu_input.command_line.jpeg2tpu import main; sys.exit(main())"
     )
     program = [sys.executable, *{"script": [str(script)], "module": ["-m", "jpeg2tpu"]}[way]]
     command = [*program, "train", *options, "--network=own_networks:good"]
-    done = subprocess.run(command, cwd=own, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert (done.returncode, without_progress(done.stderr)) == (0, "")
-    assert done.stdout.startswith("training own_networks:good at step 0/2")
+    process = subprocess.run(
+        command, cwd=networks_folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (process.returncode, without_progress(process.stderr)) == (0, "")
+    assert process.stdout.startswith("training own_networks:good at step 0/2")

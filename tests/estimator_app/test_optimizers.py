@@ -45,12 +45,12 @@ def lars(variable, gradients, decay):
 
 def adamw(variable, gradients, decay):
     """TensorFlow's own, where it is asked for."""
-    found = tf.Variable(variable)
+    weights = tf.Variable(variable)
     optimizer = tf.keras.optimizers.AdamW(rate(0), weight_decay=decay or 0.0)
     for step, gradient in enumerate(gradients):
         optimizer.learning_rate = rate(step)
-        optimizer.apply_gradients([(tf.constant(gradient), found)])
-    return found.numpy()
+        optimizer.apply_gradients([(tf.constant(gradient), weights)])
+    return weights.numpy()
 
 
 EXPECTED = {"momentum": momentum, "lars": lars, "adamw": adamw}
@@ -76,20 +76,20 @@ def test_steps_in_a_graph_are_those_of_the_paper_and_biases_never_decay(name, tm
             path = saver.save(session, f"{tmp_path}/model.ckpt")
             session.run(v1.global_variables_initializer())
             saver.restore(session, path)  # the slots are in the checkpoint
-        found = session.run([kernel, bias])
+        values = session.run([kernel, bias])
         assert session.run(step) == STEPS
-    check(name, *found)
+    check(name, *values)
 
 
 def ancestors(op) -> set[str]:
     """Returns the names of all ops that are done before an op."""
-    found, left = set(), [op]
-    while left:
-        one = left.pop()
+    names, pending = set(), [op]
+    while pending:
+        one = pending.pop()
         before = [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
-        left += [other for other in before if other.name not in found]
-        found |= {other.name for other in before}
-    return found
+        pending += [other for other in before if other.name not in names]
+        names |= {other.name for other in before}
+    return names
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -139,9 +139,9 @@ def test_an_embedding_s_gradient_takes_the_steps_of_the_dense_one_rows_that_no_e
             optimizer = make_optimizer(name, rate(now), DECAY)
             apply = optimizer.apply_gradients([(tf.IndexedSlices(values, indices), variable)])
             session.run(v1.global_variables_initializer())
-            for step, each in enumerate(sliced):
-                session.run(apply, {now: step, values: each.values.numpy(), indices: each.indices.numpy()})
-            found = session.run(variable)
+            for step, slices in enumerate(sliced):
+                session.run(apply, {now: step, values: slices.values.numpy(), indices: slices.indices.numpy()})
+            actual = session.run(variable)
     else:
         strategy = tf.distribute.MirroredStrategy(["CPU:0"])
         with strategy.scope():
@@ -152,11 +152,11 @@ def test_an_embedding_s_gradient_takes_the_steps_of_the_dense_one_rows_that_no_e
         def train(gradient):
             strategy.run(lambda: optimizer.apply_gradients([(gradient, variable)]))
 
-        for each in sliced:
-            train(each)
+        for slices in sliced:
+            train(slices)
             step.assign_add(1.0)
-        found = variable.numpy()
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=5e-6)
+        actual = variable.numpy()
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -167,8 +167,8 @@ def test_steps_under_tf_distribute_are_the_same(name):
         optimizer = make_optimizer(name, lambda: rate(step), DECAY)
 
     @tf.function
-    def train(of_kernel, of_bias):
-        strategy.run(lambda: optimizer.apply_gradients([(of_kernel, kernel), (of_bias, bias)]))
+    def train(kernel_gradient, bias_gradient):
+        strategy.run(lambda: optimizer.apply_gradients([(kernel_gradient, kernel), (bias_gradient, bias)]))
 
     for gradients in GRADIENTS:
         train(*map(tf.constant, gradients))

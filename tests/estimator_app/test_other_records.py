@@ -59,8 +59,8 @@ def test_a_run_reads_them_and_counts_every_example_of_each_class(
     assert finished
     assert finished.metrics.num_examples == counts["validation"].sum()
     np.testing.assert_array_equal(np.sum(finished.metrics.confusion, axis=1), counts["validation"])
-    found = evaluate(str(tmp_path / "model"), split="train").metrics  # config.json has all that it needs
-    np.testing.assert_array_equal(np.sum(found.confusion, axis=1), counts["train"])
+    metrics = evaluate(str(tmp_path / "model"), split="train").metrics  # config.json has all that it needs
+    np.testing.assert_array_equal(np.sum(metrics.confusion, axis=1), counts["train"])
     other = evaluate(str(tmp_path / "model"), dataset=f"validation={pattern.replace('train', 'validation')}").metrics
     assert other == finished.metrics
     assert evaluate(export_dir=finished.export).metrics.num_examples == counts["validation"].sum()

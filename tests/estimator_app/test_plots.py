@@ -30,14 +30,14 @@ def test_names_are_drawn_as_they_are_and_are_no_formulas():
 @pytest.fixture
 def figures(monkeypatch) -> list[Figure]:
     """The figures that are drawn, instead of their files."""
-    drawn: list[Figure] = []
+    drawings: list[Figure] = []
 
     def keep(figure: Figure) -> bytes:
-        drawn.append(figure)
+        drawings.append(figure)
         return b""
 
     monkeypatch.setattr(plots, "_png", keep)
-    return drawn
+    return drawings
 
 
 def by_title(figure: Figure) -> dict[str, Axes]:
@@ -72,10 +72,10 @@ def test_the_five_most_likely_have_an_axis_of_their_own_above_ten_classes(num_cl
     values = {"accuracy": 0.7, "top_5_accuracy": 0.95, "loss": 1.0}
     metrics = Metrics(1, "validation", 4, 0.7, 1.0)
     write_pictures(str(tmp_path), cast(Any, config), [Row(1, "validation", values)], metrics)
-    of = by_title(figures[0])
-    assert [y for _, y in lines(of["accuracy, %"])["validation"]] == pytest.approx([70])
+    axes = by_title(figures[0])
+    assert [y for _, y in lines(axes["accuracy, %"])["validation"]] == pytest.approx([70])
     expected = ["loss", "accuracy, %", *(["top-5 accuracy, %"] if num_classes > 10 else []), "learning rate"]
-    assert list(of) == expected
+    assert list(axes) == expected
 
 
 def test_the_loss_of_training_is_that_of_tensorboard(figures, tmp_path):
@@ -137,16 +137,18 @@ def test_one_wrong_example_of_a_thousand_is_seen_and_recall_is_beside(figures):
     )
     colors = {}
     for image in matrix.images:
-        shown = image.get_array()
-        for true, found in zip(*np.nonzero(~np.ma.getmaskarray(shown)), strict=True):
-            colors[true, found] = np.array(image.to_rgba(shown)[true, found][:3])
+        array = image.get_array()
+        for true, predicted in zip(*np.nonzero(~np.ma.getmaskarray(array)), strict=True):
+            colors[true, predicted] = np.array(image.to_rgba(array)[true, predicted][:3])
     assert set(colors) == set(zip(*np.nonzero(counts), strict=True))
     assert all(np.abs(1 - color).max() > 0.15 for color in colors.values())  # of white
     red, _, blue = colors[0, 2]
     assert red > blue  # orange where it is wrong
     assert colors[0, 0][2] > colors[0, 0][0]  # blue where it is right
-    true, found = np.nonzero(counts)
-    repeats = counts[true, found]
-    expected = recall_score(true.repeat(repeats), found.repeat(repeats), labels=range(4), average=None, zero_division=0)
+    true, predicted = np.nonzero(counts)
+    repeats = counts[true, predicted]
+    expected = recall_score(
+        true.repeat(repeats), predicted.repeat(repeats), labels=range(4), average=None, zero_division=0
+    )
     texts = [text.get_text() for text in recall.texts]
     assert texts == [f"{100 * value:.1f}" if label != 2 else "–" for label, value in enumerate(expected)]

@@ -35,11 +35,13 @@ def a_png() -> bytes:
 
 def test_digits_are_told_apart_whatever_the_batch(classifier, digits):
     files = [path for label in "0123456789" for path in sorted((digits / label).iterdir())[:5]]
-    of_7, of_50 = (cast(list[Prediction], list(predict(classifier, map(str, files), size, top=3))) for size in (7, 50))
-    assert [found.file for found in of_7] == [str(path) for path in files]
-    right = [found.top[0][1] == path.parent.name for found, path in zip(of_7, files, strict=True)]
+    small_batches, large_batches = (
+        cast(list[Prediction], list(predict(classifier, map(str, files), size, top=3))) for size in (7, 50)
+    )
+    assert [prediction.file for prediction in small_batches] == [str(path) for path in files]
+    right = [prediction.top[0][1] == path.parent.name for prediction, path in zip(small_batches, files, strict=True)]
     assert sum(right) > 40
-    for one, other in zip(of_7, of_50, strict=True):
+    for one, other in zip(small_batches, large_batches, strict=True):
         assert [label for label, _, _ in one.top] == [label for label, _, _ in other.top]
         likely = [probability for _, _, probability in one.top]
         assert likely == sorted(likely, reverse=True)
@@ -61,22 +63,22 @@ def test_a_png_is_classified_as_the_jpeg_of_its_pixels(classifier, digits):
     jpeg = min((digits / "3").iterdir()).read_bytes()
     png = io.BytesIO()
     Image.open(io.BytesIO(jpeg)).save(png, "PNG")
-    ours, theirs = classifier([png.getvalue(), jpeg])
-    np.testing.assert_allclose(ours, theirs, atol=0.02)  # Pillow's decoder rounds differently
+    png_probabilities, jpeg_probabilities = classifier([png.getvalue(), jpeg])
+    np.testing.assert_allclose(png_probabilities, jpeg_probabilities, atol=0.02)  # Pillow's decoder rounds differently
 
 
 def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier, digits, tmp_path, capfd):
-    whole = min((digits / "3").iterdir()).read_bytes()
+    jpeg = min((digits / "3").iterdir()).read_bytes()
     contents = {
-        "whole.jpg": (whole, ""),
+        "whole.jpg": (jpeg, ""),
         "empty.jpg": (b"", "empty: 0 bytes"),
         "text.jpg": (b"hello", "not an image: begins with b'hello'"),
         "half.jpg": (
-            whole[: len(whole) // 2],
+            jpeg[: len(jpeg) // 2],
             "truncated: JPEG: libjpeg warns: Corrupt JPEG data: premature end of data segment",
         ),
-        "header.jpg": (whole[:20], "corrupt: JPEG: index out of range"),
-        "zeros.jpg": (whole[:100] + bytes(len(whole) - 100), "corrupt: JPEG: index out of range"),
+        "header.jpg": (jpeg[:20], "corrupt: JPEG: index out of range"),
+        "zeros.jpg": (jpeg[:100] + bytes(len(jpeg) - 100), "corrupt: JPEG: index out of range"),
         "half.png": (a_png()[:30], "corrupt: PNG: broken PNG file (incomplete checksum in b'IHDR')"),
         "whole.png": (a_png(), ""),
     }
@@ -97,17 +99,17 @@ def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier,
 
 
 def test_files_are_read_a_batch_at_a_time(classifier, digits):
-    asked = []
+    requests = []
     path = str(min((digits / "3").iterdir()))
 
     def endless():
         for number in itertools.count():
-            asked.append(number)
+            requests.append(number)
             yield path
 
     results = predict(classifier, endless(), 4, top=1)
     assert len(list(itertools.islice(results, 5))) == 5
-    assert len(asked) == 8
+    assert len(requests) == 8
 
 
 def test_folders_and_globs_give_the_images_below_and_count_what_they_leave_out(digits, tmp_path):
@@ -116,25 +118,25 @@ def test_folders_and_globs_give_the_images_below_and_count_what_they_leave_out(d
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, tmp_path / name)
 
-    def found(*named: str) -> tuple[list[str], dict[str, int]]:
-        left_out = Counter[str]()
-        paths = list(image_files([f"{tmp_path}/{name}" for name in named], left_out))
-        return [path.removeprefix(f"{tmp_path}/") for path in paths], dict(left_out)
+    def list_images(*names: str) -> tuple[list[str], dict[str, int]]:
+        skipped = Counter[str]()
+        paths = list(image_files([f"{tmp_path}/{name}" for name in names], skipped))
+        return [path.removeprefix(f"{tmp_path}/") for path in paths], dict(skipped)
 
-    assert found("b/notes.txt", "a.jpeg", "nowhere.jpg") == (["b/notes.txt", "a.jpeg", "nowhere.jpg"], {})
-    assert found("b/") == (["b/1.png", "b/2.JPG", "b/c/3.jpg"], {".txt": 1})
-    assert found("") == (["[x].jpg", "a.jpeg", "b/1.png", "b/2.JPG", "b/c/3.jpg"], {".txt": 1})
-    assert found("?.jpeg", "b/[0-9].*") == (["a.jpeg", "b/1.png", "b/2.JPG"], {})
-    assert found("[x].jpg", "*.tif") == (["[x].jpg", "*.tif"], {})
+    assert list_images("b/notes.txt", "a.jpeg", "nowhere.jpg") == (["b/notes.txt", "a.jpeg", "nowhere.jpg"], {})
+    assert list_images("b/") == (["b/1.png", "b/2.JPG", "b/c/3.jpg"], {".txt": 1})
+    assert list_images("") == (["[x].jpg", "a.jpeg", "b/1.png", "b/2.JPG", "b/c/3.jpg"], {".txt": 1})
+    assert list_images("?.jpeg", "b/[0-9].*") == (["a.jpeg", "b/1.png", "b/2.JPG"], {})
+    assert list_images("[x].jpg", "*.tif") == (["[x].jpg", "*.tif"], {})
     assert isinstance(read(f"{tmp_path}/*.tif"), ValueError)
 
 
 def test_a_pipe_in_a_folder_is_left_out_and_not_waited_for(digits, tmp_path):
     (tmp_path / "good.jpg").write_bytes((digits / "0" / "0000.jpg").read_bytes())
     os.mkfifo(tmp_path / "pipe.jpg")
-    left_out = Counter[str]()
-    assert list(image_files([str(tmp_path)], left_out)) == [f"{tmp_path}/good.jpg"]
-    assert left_out == {".jpg": 1}
+    skipped = Counter[str]()
+    assert list(image_files([str(tmp_path)], skipped)) == [f"{tmp_path}/good.jpg"]
+    assert skipped == {".jpg": 1}
 
 
 def test_a_name_that_is_not_utf_8_loses_no_other(digits, tmp_path):
@@ -143,14 +145,14 @@ def test_a_name_that_is_not_utf_8_loses_no_other(digits, tmp_path):
         path = os.path.join(os.fsencode(tmp_path), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copy(source, path)
-    left_out = Counter[str]()
-    wrong = [os.fsdecode(os.fsencode(tmp_path) + name) for name in (b"/caf\xe9.jpg", b"/caf\xe9/b.jpg")]
-    found = list(image_files([str(tmp_path), f"{tmp_path}/*.jpg", wrong[0]], left_out))
+    skipped = Counter[str]()
+    invalid = [os.fsdecode(os.fsencode(tmp_path) + name) for name in (b"/caf\xe9.jpg", b"/caf\xe9/b.jpg")]
+    paths = list(image_files([str(tmp_path), f"{tmp_path}/*.jpg", invalid[0]], skipped))
     good = [f"{tmp_path}/a.jpg", f"{tmp_path}/z/c.jpg"]
-    assert sorted(found) == sorted([*good, *wrong, good[0], wrong[0], wrong[0]])
-    assert left_out == {".txt": 1}
-    assert {path for path in found if isinstance(read(path), ValueError)} == set(wrong)
-    assert str(read(wrong[0])) == "the name is not UTF-8; rename the file"
+    assert sorted(paths) == sorted([*good, *invalid, good[0], invalid[0], invalid[0]])
+    assert skipped == {".txt": 1}
+    assert {path for path in paths if isinstance(read(path), ValueError)} == set(invalid)
+    assert str(read(invalid[0])) == "the name is not UTF-8; rename the file"
 
 
 def test_lines_are_json_for_programs_and_a_table_for_people():
@@ -159,13 +161,13 @@ def test_lines_are_json_for_programs_and_a_table_for_people():
         ("b.jpg", "the file is empty"),
         Prediction("photos/c.jpg", ((0, "rose", 1.0), (1, "daisy", 0.0))),
     ]
-    said, warned = list[str](), list[str]()
-    assert write(results, ("rose", "daisy"), False, said.append, warned.append) == (2, 1)
-    assert json.loads(said[0])["top"] == [
+    lines, warned = list[str](), list[str]()
+    assert write(results, ("rose", "daisy"), False, lines.append, warned.append) == (2, 1)
+    assert json.loads(lines[0])["top"] == [
         {"label": 1, "class": "daisy", "probability": 0.75},
         {"label": 0, "class": "rose", "probability": 0.25},
     ]
-    assert json.loads(said[1])["file"] == "photos/c.jpg"
+    assert json.loads(lines[1])["file"] == "photos/c.jpg"
     assert json.loads(Prediction("a.jpg", ((1, "daisy", 0.75),)).as_json()) == {
         "file": "a.jpg",
         "label": 1,
@@ -173,9 +175,9 @@ def test_lines_are_json_for_programs_and_a_table_for_people():
         "probability": 0.75,
     }
     assert warned == ["b.jpg: the file is empty"]
-    said.clear()
-    write(results, ("rose", "daisy"), True, said.append, warned.append)
-    assert said == [
+    lines.clear()
+    write(results, ("rose", "daisy"), True, lines.append, warned.append)
+    assert lines == [
         " 75.0 %  daisy   25.0 %  rose   a.jpg",
         "100.0 %  rose     0.0 %  daisy  photos/c.jpg",
     ]

@@ -34,12 +34,12 @@ ROOT = Path(__file__).parents[2]
 
 def records_of(manifest, split="validation") -> list[tuple[str, int, record_format.Record]]:
     """Returns (shard, number, record), read without tpu_input's pipeline."""
-    found = []
+    records = []
     for shard in manifest.split(split).shards:
         with open(f"{manifest.path}/{shard.name}", "rb") as file:
             payloads = [payload for _, payload in record_format.read_frames(file)]
-        found += [(shard.name, number, record_format.decode(payload)) for number, payload in enumerate(payloads)]
-    return found
+        records += [(shard.name, number, record_format.decode(payload)) for number, payload in enumerate(payloads)]
+    return records
 
 
 def matrix(table, name: str) -> np.ndarray:
@@ -52,15 +52,15 @@ def model_dir(finished) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(finished, digits_dataset, tmp_path_factory) -> Path:
+def predictions(finished, digits_dataset, tmp_path_factory) -> Path:
     """The predictions of the validation split, in parts of 96 records; not to be changed."""
     path = tmp_path_factory.mktemp("whole") / "predictions.parquet"
     predict_dataset(digits_dataset, str(path), export_dir=finished.export, part_records=100)
     return path
 
 
-def test_every_record_has_one_row_in_the_order_of_the_split(whole, finished, digits_dataset):
-    table, expected = pq.read_table(whole), records_of(digits_dataset)
+def test_every_record_has_one_row_in_the_order_of_the_split(predictions, finished, digits_dataset):
+    table, expected = pq.read_table(predictions), records_of(digits_dataset)
     rows = [(row["shard"], row["record"], row["key"], row["label"]) for row in table.to_pylist()]
     assert rows == [(shard, number, record.key, record.label) for shard, number, record in expected]
     probabilities = np.array(load_classifier(finished.export)([record.encoded for *_, record in expected]))
@@ -70,7 +70,7 @@ def test_every_record_has_one_row_in_the_order_of_the_split(whole, finished, dig
     np.testing.assert_array_equal(table["probability"], matrix(table, "probabilities").max(axis=1))
     accuracy = np.mean(best == np.array([record.label for *_, record in expected]))
     assert accuracy == pytest.approx(finished.metrics.accuracy, abs=1e-6)
-    assert [entry.name for entry in whole.parent.iterdir()] == [whole.name]
+    assert [entry.name for entry in predictions.parent.iterdir()] == [predictions.name]
 
 
 class Stop(Exception):
@@ -87,7 +87,9 @@ def stop_after(count: int):
     return report
 
 
-def test_a_prediction_that_was_interrupted_goes_on_and_gives_the_same_bytes(whole, finished, digits_dataset, tmp_path):
+def test_a_prediction_that_was_interrupted_goes_on_and_gives_the_same_bytes(
+    predictions, finished, digits_dataset, tmp_path
+):
     output = str(tmp_path / "predictions.parquet")
 
     def predict(**options):
@@ -99,38 +101,40 @@ def test_a_prediction_that_was_interrupted_goes_on_and_gives_the_same_bytes(whol
     assert sorted(entry.name for entry in folder.iterdir()) == ["part-00000.parquet", "part-00001.parquet"]
     (folder / "part-00000.parquet").write_bytes(b"")  # as a power failure leaves it
     (folder / f".part-00002.parquet.{'0' * 32}.tmp").write_bytes(b"PAR1")  # as a kill leaves it
-    said: list[str] = []
-    predict(report=said.append)
+    lines: list[str] = []
+    predict(report=lines.append)
     total = len(records_of(digits_dataset))
-    assert said == [
+    assert lines == [
         f"resuming: 96 of {total} records are predicted",
         *(f"{count} of {total} records predicted" for count in (96, 288, total)),
     ]
-    assert (tmp_path / "predictions.parquet").read_bytes() == whole.read_bytes()
+    assert (tmp_path / "predictions.parquet").read_bytes() == predictions.read_bytes()
     assert os.listdir(tmp_path) == ["predictions.parquet"]
 
 
-def test_a_prediction_that_is_complete_is_left_as_it_is(whole, finished, digits_dataset, tmp_path):
+def test_a_prediction_that_is_complete_is_left_as_it_is(predictions, finished, digits_dataset, tmp_path):
     output = tmp_path / "predictions.parquet"
-    shutil.copy(whole, output)
+    shutil.copy(predictions, output)
     before = output.stat().st_mtime_ns
     (tmp_path / "predictions.parquet.parts").mkdir()  # a kill after the file stood
-    said: list[str] = []
-    predict_dataset(digits_dataset, str(output), export_dir=finished.export, part_records=100, report=said.append)
-    assert said == []
+    lines: list[str] = []
+    predict_dataset(digits_dataset, str(output), export_dir=finished.export, part_records=100, report=lines.append)
+    assert lines == []
     assert output.stat().st_mtime_ns == before
     assert os.listdir(tmp_path) == ["predictions.parquet"]
 
 
-def test_predictions_of_another_origin_are_neither_joined_nor_replaced(whole, finished, digits_dataset, tmp_path):
+def test_predictions_of_another_origin_are_neither_joined_nor_replaced(predictions, finished, digits_dataset, tmp_path):
     output = tmp_path / "predictions.parquet"
 
     def predict(manifest=digits_dataset, **options):
         predict_dataset(manifest, str(output), **{"export_dir": finished.export, "part_records": 100} | options)
 
-    shutil.copy(whole, output)
-    for options, named in (({"split": "train"}, "split"), ({"batch_size": 50}, "batch_size and part_records")):
-        with pytest.raises(ValueError, match=rf"has other predictions \(of another {named}\); choose another --output"):
+    shutil.copy(predictions, output)
+    for options, difference in (({"split": "train"}, "split"), ({"batch_size": 50}, "batch_size and part_records")):
+        with pytest.raises(
+            ValueError, match=rf"has other predictions \(of another {difference}\); choose another --output"
+        ):
             predict(**options)
     with pytest.raises(ValueError, match="of another dataset"):
         predict(dataclasses.replace(digits_dataset, first_label=1))
@@ -138,7 +142,7 @@ def test_predictions_of_another_origin_are_neither_joined_nor_replaced(whole, fi
     (other / "assets" / "classes.txt").write_text("".join(f"d{label}\n" for label in range(10)))
     with pytest.raises(ValueError, match="of another model and classes"):
         predict(export_dir=str(other))
-    assert output.read_bytes() == whole.read_bytes()
+    assert output.read_bytes() == predictions.read_bytes()
     output.write_bytes(b"important")
     with pytest.raises(ValueError, match="exists already and is not a file of predictions; choose another --output"):
         predict()
@@ -225,7 +229,7 @@ def test_labels_are_written_as_the_dataset_has_them(finished, digits, tmp_path, 
         assert [] in table["label"].to_pylist()
 
 
-def test_features_are_the_output_of_the_layer(whole, model_dir, digits_dataset, tmp_path):
+def test_features_are_the_output_of_the_layer(predictions, model_dir, digits_dataset, tmp_path):
     for layer in ("global_average_pooling2d", "head"):
         output = f"{tmp_path}/{layer}.parquet"
         predict_dataset(digits_dataset, output, model_dir=model_dir, features=layer)
@@ -234,7 +238,7 @@ def test_features_are_the_output_of_the_layer(whole, model_dir, digits_dataset, 
     weights = weights_of_run(config, find_checkpoint(model_dir), "the run")
     np.testing.assert_allclose(pooled @ weights["head/kernel"] + weights["head/bias"], head, atol=1e-3)
     exponents = np.exp(head - head.max(axis=1, keepdims=True))
-    expected = matrix(pq.read_table(whole), "probabilities")
+    expected = matrix(pq.read_table(predictions), "probabilities")
     np.testing.assert_allclose(exponents / exponents.sum(axis=1, keepdims=True), expected, atol=1e-4)
     assert pooled.shape == (len(expected), make_weighted_model(config).get_layer("head").input.shape[-1])
 
@@ -253,7 +257,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.long
-def test_a_tpu_s_cores_share_the_batches(whole, model_dir, digits_dataset, tmp_path):
+def test_a_tpu_s_cores_share_the_batches(predictions, model_dir, digits_dataset, tmp_path):
     output = tmp_path / "predictions.parquet"
     flags = [f"--model_dir={model_dir}", f"--dataset={digits_dataset.path}", "--use_tpu", "--tpu=local"]
 
@@ -262,12 +266,12 @@ def test_a_tpu_s_cores_share_the_batches(whole, model_dir, digits_dataset, tmp_p
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
     assert "--batch_size must be a multiple of the TPU's 2 cores, got 31" in process("--batch_size=31").stderr
-    done = process()
-    assert done.returncode == 0, done.stderr
-    found, expected = pq.read_table(output), pq.read_table(whole)
+    result = process()
+    assert result.returncode == 0, result.stderr
+    table, expected = pq.read_table(output), pq.read_table(predictions)
     columns = ["key", "shard", "record", "label"]
-    assert found.select(columns) == expected.select(columns)
-    np.testing.assert_allclose(matrix(found, "probabilities"), matrix(expected, "probabilities"), atol=1e-5)
+    assert table.select(columns) == expected.select(columns)
+    np.testing.assert_allclose(matrix(table, "probabilities"), matrix(expected, "probabilities"), atol=1e-5)
     assert process().stdout == f"predictions: {output}\n"  # there is nothing left to do
     # What a TPU has computed is not mixed with what a processor has.
     with pytest.raises(ValueError, match=r"of another .*device"):
@@ -300,8 +304,8 @@ def test_a_tpu_s_cores_share_the_batches(whole, model_dir, digits_dataset, tmp_p
 )
 def test_mistakes_are_answered_in_a_line(capsys, model_dir, digits_dataset, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    named = {"MODEL": model_dir, "DATA": digits_dataset.path}
-    words = [re.sub("MODEL|DATA", lambda found: named[found[0]], word) for word in arguments]
+    paths = {"MODEL": model_dir, "DATA": digits_dataset.path}
+    words = [re.sub("MODEL|DATA", lambda match: paths[match[0]], word) for word in arguments]
     assert message in refused(capsys, "predict", *words)
     assert list(tmp_path.iterdir()) == []
 
@@ -351,7 +355,7 @@ predict_dataset(dataset, output, export_dir=export, part_records=100)
 @pytest.mark.long
 @pytest.mark.parametrize("place", [1, 5, 8, 11, 12])
 def test_a_prediction_that_is_killed_anywhere_goes_on_to_the_same_bytes(
-    whole, finished, digits_dataset, tmp_path, place
+    predictions, finished, digits_dataset, tmp_path, place
 ):
     output = tmp_path / "predictions.parquet"
     arguments = [digits_dataset.path, str(output), finished.export]
@@ -362,24 +366,24 @@ def test_a_prediction_that_is_killed_anywhere_goes_on_to_the_same_bytes(
 
     assert process(place) == -signal.SIGKILL
     assert process(-1) == 0
-    assert hashlib.sha256(output.read_bytes()).hexdigest() == hashlib.sha256(whole.read_bytes()).hexdigest()
+    assert hashlib.sha256(output.read_bytes()).hexdigest() == hashlib.sha256(predictions.read_bytes()).hexdigest()
     assert os.listdir(tmp_path) == ["predictions.parquet"]
 
 
 @pytest.mark.cloud
-def test_predictions_in_a_bucket_are_those_in_a_folder(gs_session, whole, finished, digits_dataset):
+def test_predictions_in_a_bucket_are_those_in_a_folder(gs_session, predictions, finished, digits_dataset):
     gs_session.take(digits_dataset.path)
     bucket = gs_session.cloud.make_bucket()
     gs_session.cloud.upload(finished.export, f"{bucket}/export/1")
     flags = (f"--export_dir={bucket}/export", f"--dataset={gs_session.dataset}", "--split=validation")
     for _ in range(2):
-        said = gs_session.does("predict", *flags, f"--output={bucket}/predictions.parquet")
-        assert said.splitlines()[-1] == f"predictions: {bucket}/predictions.parquet"
+        output = gs_session.does("predict", *flags, f"--output={bucket}/predictions.parquet")
+        assert output.splitlines()[-1] == f"predictions: {bucket}/predictions.parquet"
     assert not [name for name in gs_session.cloud.files(bucket) if ".parts" in name or name.endswith(".tmp")]
-    (bucket_path := whole.parent / "of_bucket.parquet").write_bytes(
+    (bucket_path := predictions.parent / "of_bucket.parquet").write_bytes(
         gs_session.cloud.get(f"{bucket}/predictions.parquet")
     )
-    found, expected = pq.read_table(bucket_path), pq.read_table(whole)
+    table, expected = pq.read_table(bucket_path), pq.read_table(predictions)
     bucket_path.unlink()
-    assert found["key"].equals(expected["key"])
-    np.testing.assert_allclose(matrix(found, "probabilities"), matrix(expected, "probabilities"), atol=1e-5)
+    assert table["key"].equals(expected["key"])
+    np.testing.assert_allclose(matrix(table, "probabilities"), matrix(expected, "probabilities"), atol=1e-5)

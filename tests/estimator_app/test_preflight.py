@@ -23,12 +23,12 @@ def _without_compiler(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where no `make preflight` has put one
 
 
-def asked(manifest, *flags):
+def preflight_command(manifest, *flags):
     return ("preflight", f"--dataset={manifest.path}", "--topology=v5e:2x2", "--eval_batch_size=32", *FLAGS, *flags)
 
 
 def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
-    code, out, err = run(capsys, *asked(digits_dataset))
+    code, out, err = run(capsys, *preflight_command(digits_dataset))
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == f"cnn by {TRAINER} on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
@@ -47,13 +47,13 @@ def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
 
 
 def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_dataset):
-    bad = asked(digits_dataset, "--network=support.broken_networks:text", "--json")
+    bad = preflight_command(digits_dataset, "--network=support.broken_networks:text", "--json")
     code, out, err = run(capsys, *bad)
     assert (code, err) == (1, "")
     fields = json.loads(out)
     assert (fields["topology"], fields["fails"]) == ("v5e:2x2", True)
     parts = {part["name"]: part["findings"] for part in fields["parts"]}
-    failing = {name for name, found in parts.items() if any(finding["verdict"] == "fails" for finding in found)}
+    failing = {name for name, findings in parts.items() if any(finding["verdict"] == "fails" for finding in findings)}
     assert failing == ({"graph", "xla"} if TRAINER == "tpu_estimator" else {"xla"})
     (finding,) = (finding for finding in parts["xla"] if finding["verdict"] == "fails")
     assert "AsString" in finding["seen"]
@@ -61,7 +61,9 @@ def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_d
 
 
 def test_a_mistake_that_training_does_not_make_is_told(capsys, digits_dataset):
-    code, out, err = run(capsys, *asked(digits_dataset, "--network=support.broken_networks:text_in_evaluation"))
+    code, out, err = run(
+        capsys, *preflight_command(digits_dataset, "--network=support.broken_networks:text_in_evaluation")
+    )
     assert (code, err) == (1, "")
     place = broken_networks.line_of("EVALUATED")
     assert "✓ training: XLA compiles the step" in out
@@ -71,9 +73,9 @@ def test_a_mistake_that_training_does_not_make_is_told(capsys, digits_dataset):
 
 def test_the_flags_that_train_takes_for_a_tpu_are_looked_at(capsys, digits_dataset, tmp_path):
     (tmp_path / "file").touch()
-    of_tpu = ("--use_tpu", "--tpu=mine", f"--model_dir={tmp_path}/model", f"--export_dir={tmp_path}/file/export")
+    tpu_flags = ("--use_tpu", "--tpu=mine", f"--model_dir={tmp_path}/model", f"--export_dir={tmp_path}/file/export")
     # A batch that cannot be divided ends the rest early.
-    code, out, err = run(capsys, *asked(digits_dataset, "--train_batch_size=30", *of_tpu))
+    code, out, err = run(capsys, *preflight_command(digits_dataset, "--train_batch_size=30", *tpu_flags))
     assert (code, err) == (1, "")
     for name, path in (("--dataset", digits_dataset.path), ("--model_dir", f"{tmp_path}/model")):
         assert (
@@ -84,7 +86,7 @@ def test_the_flags_that_train_takes_for_a_tpu_are_looked_at(capsys, digits_datas
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]  # nothing is left behind
     code, out, _ = run(
         capsys,
-        *asked(digits_dataset, "--train_batch_size=30", "--use_tpu", "--tpu=local", "--topology=v5e:4x4"),
+        *preflight_command(digits_dataset, "--train_batch_size=30", "--use_tpu", "--tpu=local", "--topology=v5e:4x4"),
     )
     assert "✗ --tpu=local is the TPU of a single VM, but v5e:4x4 has 4 TPU VMs: name the TPU" in out
     assert "--dataset is" not in out
@@ -94,7 +96,7 @@ def test_the_flags_that_train_takes_for_a_tpu_are_looked_at(capsys, digits_datas
 @pytest.mark.long
 def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dataset, monkeypatch, flag):
     monkeypatch.setattr("tpu_input.pipeline.caching.available_bytes", lambda: 0)
-    code, out, err = run(capsys, *asked(digits_dataset, flag))
+    code, out, err = run(capsys, *preflight_command(digits_dataset, flag))
     assert (code, err) == (0, "")
     assert "✗" not in out
 
@@ -102,17 +104,17 @@ def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dat
 def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits_dataset, tmp_path):
     write_run_config(str(tmp_path), configured(digits_dataset, image_size=28, trainer=TRAINER))
     tf.train.Checkpoint(global_step=tf.Variable(7)).save(f"{tmp_path}/model.ckpt")
-    code, out, _ = run(capsys, *asked(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
+    code, out, _ = run(capsys, *preflight_command(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
     assert code == 1
-    for found in (
+    for problem in (
         "--image_size is 28, not 16",
         "--train_steps must be at least 7, the number of completed steps, got 6",
     ):
-        assert f"✗ its {found}: use another --model_dir, or repeat the options of its run" in out
+        assert f"✗ its {problem}: use another --model_dir, or repeat the options of its run" in out
 
 
 def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys, digits_dataset):
-    code, out, _ = run(capsys, *asked(digits_dataset, "--train_batch_size=30", "--eval_batch_size=2"))
+    code, out, _ = run(capsys, *preflight_command(digits_dataset, "--train_batch_size=30", "--eval_batch_size=2"))
     assert code == 1
     assert "✗ --train_batch_size=30 cannot be divided evenly among 4 cores: use 28 or 32" in out
     assert "✗ --eval_batch_size=2 cannot be divided evenly among 4 cores: use 4" in out
@@ -131,7 +133,7 @@ def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys
     ],
 )
 def test_a_flag_that_cannot_work_is_one_line_and_exit_2(capsys, digits_dataset, flag, message):
-    assert message in refused(capsys, *asked(digits_dataset, flag))
+    assert message in refused(capsys, *preflight_command(digits_dataset, flag))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ def images(layout, on_device):
 def test_no_layout_is_advised_that_is_sent_or_ends_otherwise_than_the_device_wants(layout):
     for order in map("".join, itertools.permutations("NHWC")):
         (finding,) = [
-            each for each in part_of(images(layout, order), layout).findings if "images are stored as" in each.seen
+            finding
+            for finding in part_of(images(layout, order), layout).findings
+            if "images are stored as" in finding.seen
         ]
         assert f"images are stored as {order} on the device and sent as {layout}" in finding.seen
         advised = re.findall("--layout=([A-Z]+)", finding.advice)
@@ -48,11 +50,11 @@ def test_no_layout_is_advised_that_is_sent_or_ends_otherwise_than_the_device_wan
 def test_work_that_loops_hide_is_not_told_as_known():
     straight = images("NHWC", "NHWC")
     looping = straight.replace("\n}", "\n  %w = (s32[]{:T(128)}) while(%images), condition=%c, body=%b\n}")
-    (told,) = [each for each in part_of(straight).findings if "GFLOP" in each.seen]
-    assert (told.verdict, "so the step is" in told.seen) == (GOOD, True)
-    (told,) = [each for each in part_of(looping).findings if "GFLOP" in each.seen]
-    assert told.verdict == UNKNOWN
-    assert "has loops, whose bodies the compiler counts once" in told.seen
+    (finding,) = [finding for finding in part_of(straight).findings if "GFLOP" in finding.seen]
+    assert (finding.verdict, "so the step is" in finding.seen) == (GOOD, True)
+    (finding,) = [finding for finding in part_of(looping).findings if "GFLOP" in finding.seen]
+    assert finding.verdict == UNKNOWN
+    assert "has loops, whose bodies the compiler counts once" in finding.seen
 
 
 class OfJax:
@@ -68,7 +70,7 @@ class OfJax:
 
 
 @pytest.mark.parametrize(
-    ("ops", "verdict", "told"),
+    ("ops", "verdict", "message"),
     [
         (
             "%a = f32[8]{0} all-reduce(%x), to_apply=%sum\n  %b = f32[8]{0} all-reduce-start(%y), to_apply=%sum",
@@ -78,11 +80,11 @@ class OfJax:
         ("%a = f32[8]{0} add(%x, %y)", FAILS, "the 4 cores exchange nothing"),
     ],
 )
-def test_whether_cores_exchange_anything_is_told_of_a_step_in_jax(ops, verdict, told):
+def test_whether_cores_exchange_anything_is_told_of_a_step_in_jax(ops, verdict, message):
     part = check_jax_step(OfJax(images("HWCN", "HWCN").replace("\n}", f"\n  {ops}\n}}")), "my:step")  # type: ignore[arg-type]
-    (finding,) = [each for each in part.findings if "exchange" in each.seen]
+    (finding,) = [finding for finding in part.findings if "exchange" in finding.seen]
     assert finding.verdict == verdict
-    assert finding.seen.startswith(told)
+    assert finding.seen.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,6 @@ def test_an_error_of_the_compiler_at_another_batch_size_leaves_what_is_known():
     part, program = check_compile(*arguments, search=True)
     assert program
     assert not part.fails
-    (told,) = [each for each in part.findings if "largest batch" in each.seen]
-    assert told.verdict == UNKNOWN
-    assert told.seen.startswith("the largest batch that fits is not known: the TPU compiler rejects the step")
+    (finding,) = [finding for finding in part.findings if "largest batch" in finding.seen]
+    assert finding.verdict == UNKNOWN
+    assert finding.seen.startswith("the largest batch that fits is not known: the TPU compiler rejects the step")

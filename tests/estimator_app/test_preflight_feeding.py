@@ -21,8 +21,8 @@ ONE_CORE_S = Cost(images_per_second=2420, cpu_ms=1000 / 1210)
     [(197e12, 1e9, 1.0), (19.7e12, 1e9, 10.0), (1e12, 819e9, 1.0), (1e12, 81.9e9, 10.0)],
 )
 def test_a_step_takes_the_longer_of_its_arithmetic_and_its_memory(flops, bytes_accessed, steps):
-    found = pace(flops, bytes_accessed, V5E, train_batch_size=1024)
-    assert found.images_per_second == pytest.approx(1024 * steps)
+    rate = pace(flops, bytes_accessed, V5E, train_batch_size=1024)
+    assert rate.images_per_second == pytest.approx(1024 * steps)
 
 
 ONE_THREAD_S = 60_000.0
@@ -31,24 +31,24 @@ ONE_THREAD_S = 60_000.0
 def fed(images_per_second, name="v5e:2x2", one_thread=ONE_THREAD_S):
     """Returns what is said of a slice whose cores take so many images a second, 10 steps of them."""
     topology = find_topology(name)
-    found = pace(topology.flops / 10, 1e9, topology, train_batch_size=round(images_per_second / 10))
-    (_, feeding) = check_feeding(found, topology, ONE_CORE_S, one_thread, TensorFlowChecks.less_input)
+    rate = pace(topology.flops / 10, 1e9, topology, train_batch_size=round(images_per_second / 10))
+    (_, feeding) = check_feeding(rate, topology, ONE_CORE_S, one_thread, TensorFlowChecks.less_input)
     return feeding
 
 
 def test_threads_that_fill_batches_together_have_no_limit_but_the_cores():
-    found = pace(V5E.flops / 10, 1e9, V5E, train_batch_size=100_000)
-    (_, feeding) = check_feeding(found, V5E, ONE_CORE_S, None)
+    rate = pace(V5E.flops / 10, 1e9, V5E, train_batch_size=100_000)
+    (_, feeding) = check_feeding(rate, V5E, ONE_CORE_S, None)
     assert feeding.verdict == COSTS
     assert feeding.advice == "store smaller images (convert --resize_shorter), or use a smaller slice"
-    found = pace(V5E.flops / 10, 1e9, V5E, train_batch_size=9400)
-    (_, feeding) = check_feeding(found, V5E, ONE_CORE_S, None)
+    rate = pace(V5E.flops / 10, 1e9, V5E, train_batch_size=9400)
+    (_, feeding) = check_feeding(rate, V5E, ONE_CORE_S, None)
     assert str(feeding).endswith("and a VM has 112 vCPUs")
 
 
 def test_the_cores_that_feed_it_are_counted_a_vm():
-    found = pace(19.7e12, 1e9, V5E, train_batch_size=940)
-    bound, feeding = check_feeding(found, V5E, ONE_CORE_S, ONE_THREAD_S)
+    rate = pace(19.7e12, 1e9, V5E, train_batch_size=940)
+    bound, feeding = check_feeding(rate, V5E, ONE_CORE_S, ONE_THREAD_S)
     assert bound.seen == "at most 10.0 steps/s, limited by arithmetic: 9,400 images/s"
     assert str(feeding) == (
         "✓ the TPU needs 9,400 images/s from 1 TPU VM: that takes 8 cores at this machine's 1,210 images/s per core, "
@@ -98,5 +98,5 @@ def test_what_one_thread_cannot_batch_is_not_enough_however_many_cores_decode():
 
 def test_one_thread_s_part_takes_less_than_the_whole(digits_dataset):
     config = InputConfig(image_size=64)
-    one_thread, whole = batching_rate(config, 640, 2, 64), whole_cost(digits_dataset, "train", config, 640, 2, 64)
-    assert 0 < 1000 / one_thread < whole.cpu_ms
+    one_thread, cost = batching_rate(config, 640, 2, 64), whole_cost(digits_dataset, "train", config, 640, 2, 64)
+    assert 0 < 1000 / one_thread < cost.cpu_ms

@@ -71,8 +71,8 @@ def test_recurrent_layers_that_xla_trains_raise_no_alarm_in_either_loop(digits_d
 
     # Keras and XLA without anything of ours: the run that an alarm would contradict.
     compiled = tf.function(gradients, jit_compile=True, autograph=False)()
-    for ours, reference in zip(compiled, gradients(), strict=True):
-        assert np.allclose(ours, reference, atol=1e-5)
+    for gradient, reference in zip(compiled, gradients(), strict=True):
+        assert np.allclose(gradient, reference, atol=1e-5)
     for loop in TRAINERS:
         findings, hlo = lowered(digits_dataset, tmp_path, trainer=loop, network=f"support.broken_networks:{network}")
         assert [finding.verdict for finding in findings] == [GOOD], (loop, findings)

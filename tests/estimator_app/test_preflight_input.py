@@ -74,10 +74,10 @@ def test_a_host_that_repeats_few_images_is_told(train):
 
     finding = check_training(feeds(by_shard), EXAMPLES, steps=5)
     assert finding.verdict == FAILS
-    fed, of_others = 5 * HOSTS * CORES * BATCH, 5 * (HOSTS - 1) * CORES * BATCH
-    ((told, different),) = re.findall(r"feed (\d+) images, but only (\d+) different ones", finding.seen)
-    assert int(told) == fed
-    assert of_others <= int(different) <= of_others + 10
+    fed, other_images = 5 * HOSTS * CORES * BATCH, 5 * (HOSTS - 1) * CORES * BATCH
+    ((total, different),) = re.findall(r"feed (\d+) images, but only (\d+) different ones", finding.seen)
+    assert int(total) == fed
+    assert other_images <= int(different) <= other_images + 10
     assert "TPU VM 1 feeds one of them 8 times" in finding.seen
 
 
@@ -106,8 +106,8 @@ def test_the_order_of_balanced_sampling_is_followed_by_class(digits_dataset, lan
     assert isinstance(order, BalancedOrder)
     finding = check_order(order, num_hosts)
     fed = {1: "1 TPU VM feeds 1,464", 4: "each of 4 TPU VMs feeds 360 to 372"}[num_hosts]
-    of = "the order of 1,464 examples: each class comes 146 to 147 times in an epoch"
-    assert (finding.verdict, finding.seen) == (GOOD, f"{of}; {fed}")
+    prefix = "the order of 1,464 examples: each class comes 146 to 147 times in an epoch"
+    assert (finding.verdict, finding.seen) == (GOOD, f"{prefix}; {fed}")
     labels = np.where(order.labels == 3, 4, order.labels)  # the order is of other classes than are counted
     wrong = dataclasses.replace(order, labels=labels)
     object.__setattr__(wrong, "records", order.records)
@@ -170,16 +170,16 @@ def test_an_evaluation_whose_hosts_overlap_is_told(digits_dataset, evaluate):
         )
         return counted.unbatch().batch(params["batch_size"], drop_remainder=True) if "context" in params else counted
 
-    own = digits_dataset.split("validation").num_examples
-    shown = check_evaluation(feeds(overlapping), 1, HOSTS * CORES * BATCH, alone(overlapping))
-    assert shown.verdict == FAILS
-    assert f"{CORES * BATCH} images were read more than once, others never" in shown.seen
-    assert own > HOSTS * CORES * BATCH
+    num_examples = digits_dataset.split("validation").num_examples
+    finding = check_evaluation(feeds(overlapping), 1, HOSTS * CORES * BATCH, alone(overlapping))
+    assert finding.verdict == FAILS
+    assert f"{CORES * BATCH} images were read more than once, others never" in finding.seen
+    assert num_examples > HOSTS * CORES * BATCH
 
 
 def test_equal_images_of_a_dataset_are_no_mistake(digits_dataset, evaluate):
     def twice(params):
         return evaluate(params).take(4).repeat(2)
 
-    found = check_evaluation([Feed(lambda: twice({"batch_size": BATCH}), 1)], 8, 8 * BATCH, alone(twice))
-    assert found.verdict == GOOD
+    finding = check_evaluation([Feed(lambda: twice({"batch_size": BATCH}), 1)], 8, 8 * BATCH, alone(twice))
+    assert finding.verdict == GOOD

@@ -20,14 +20,14 @@ from tpu_input.pipeline.reading import finished
 
 
 @pytest.mark.parametrize(
-    ("seconds", "left", "end"),
+    ("seconds", "remaining", "end"),
     [
         (0.125, "16:40", ", waits 0 %, eval 1500"),
         (64, "142:13:20", ", waits 0 %"),
         (6400, "14222:13:20", ", waits 0 %"),
     ],
 )
-def test_the_line_fits_into_80_columns_and_no_number_is_cut(monkeypatch, seconds, left, end):
+def test_the_line_fits_into_80_columns_and_no_number_is_cut(monkeypatch, seconds, remaining, end):
     leader, terminal = open_terminal(columns=80)
     with os.fdopen(terminal, "w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
@@ -43,7 +43,7 @@ def test_the_line_fits_into_80_columns_and_no_number_is_cut(monkeypatch, seconds
         progress.close()  # overwrites the line with blanks
     last = [line for line in re.split(r"[\r\n]|\x1b\[A", read_all(leader)) if line.strip()][-1]
     assert last.startswith("step 1006/9006 |")
-    assert last.endswith(f"| {left} left, loss 0.118, 2000 images/s{end}")
+    assert last.endswith(f"| {remaining} left, loss 0.118, 2000 images/s{end}")
     assert len(last) < 80
 
 
@@ -80,25 +80,25 @@ class Run:
     second: float = 0.7
     pause: float = 16.0
 
-    def told(self, seed: int) -> list[tuple[float, float, float]]:
+    def estimates(self, seed: int) -> list[tuple[float, float, float]]:
         """Returns (share of the run that is over, seconds that are left, those that were told) of each look."""
         random, now, saved, step = np.random.default_rng(seed), 0.0, 0.0, 0
-        left, looks = TimeLeft(self.steps, self.steps_per_eval, eval_batches=5), []
+        time_left, looks = TimeLeft(self.steps, self.steps_per_eval, eval_batches=5), []
         while step < self.steps:
-            left.begin(step, now)
+            time_left.begin(step, now)
             stop = min(step + self.steps_per_eval, self.steps)
             now, first = now + self.start, step
             while step < stop:
-                took = min(self.at_once, stop - step)
-                now += random.lognormal(0, 0.3 / took**0.5) * self.step * took
+                num_steps = min(self.at_once, stop - step)
+                now += random.lognormal(0, 0.3 / num_steps**0.5) * self.step * num_steps
                 now += self.second * (step == first + self.at_once)
                 if now - saved > 60:
                     now, saved = now + 0.5, now
-                step += took
-                left.took(step, now)
-                looks.append((now, left.seconds()))
+                step += num_steps
+                time_left.took(step, now)
+                looks.append((now, time_left.seconds()))
             now += random.uniform(0.75, 1.25) * self.pause
-        return [(at / now, now - at, seconds) for at, seconds in looks if seconds is not None]
+        return [(moment / now, now - moment, seconds) for moment, seconds in looks if seconds is not None]
 
 
 @pytest.mark.parametrize(
@@ -114,30 +114,30 @@ class Run:
 )
 def test_what_is_told_to_be_left_of_a_run_is_steady(run):
     for seed in range(5):
-        told = run.told(seed)
-        whole = told[-1][1] / (1 - told[-1][0])
+        estimates = run.estimates(seed)
+        total = estimates[-1][1] / (1 - estimates[-1][0])
         # Until the first evaluation is over, what one takes is a guess; from the next loop on it has been measured.
         stretch = run.start + run.second + run.steps_per_eval * run.step
-        measured = (stretch + 1.25 * run.pause + run.start + run.second + 2 * run.at_once * run.step) / whole
-        for share, truth, seconds in told:
+        measured = (stretch + 1.25 * run.pause + run.start + run.second + 2 * run.at_once * run.step) / total
+        for share, truth, seconds in estimates:
             if share > 0.02:
-                assert abs(seconds - truth) < 0.2 * whole, (seed, share, truth, seconds)
+                assert abs(seconds - truth) < 0.2 * total, (seed, share, truth, seconds)
             if share > measured:
                 assert abs(seconds - truth) < 0.1 * truth + 0.5 * run.pause, (seed, share, truth, seconds)
-        assert told[0][0] < 0.2
+        assert estimates[0][0] < 0.2
 
 
 def test_nothing_is_told_of_a_run_before_its_pace_has_been_seen():
-    left = TimeLeft(train_steps=1000, steps_per_eval=100, eval_batches=0)
-    left.begin(0, now=0.0)
-    told = []
+    time_left = TimeLeft(train_steps=1000, steps_per_eval=100, eval_batches=0)
+    time_left.begin(0, now=0.0)
+    estimates = []
     for step, now in ((1, 30.0), (2, 31.0), (3, 31.1), (4, 31.2), (5, 31.3)):
-        left.took(step, now)
-        told.append(left.seconds())
-    assert told[:4] == [None] * 4
+        time_left.took(step, now)
+        estimates.append(time_left.seconds())
+    assert estimates[:4] == [None] * 4
     # 995 steps of 0.1 s and ten evaluations, each guessed to take what came before the third step, and nine such
     # beginnings.
-    assert told[4] == pytest.approx(995 * 0.1 + (10 + 9) * (31.0 - 2 * 0.1))
+    assert estimates[4] == pytest.approx(995 * 0.1 + (10 + 9) * (31.0 - 2 * 0.1))
 
 
 def test_batches_are_stamped_before_a_step_asks_for_them():

@@ -33,8 +33,8 @@ CASES += ["transformers:resnet18", "transformers:resnet50", "transformers:vit_s1
 def compute(folder: Path, size: str, *cases: str) -> Path:
     """Runs PyTorch's networks; returns the folder of their files and logits."""
     command = [str(PYTHON), "-W", "ignore", str(ROOT / "tests" / "support" / "torch_networks.py"), str(folder), size]
-    done = subprocess.run([*command, *cases], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*command, *cases], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     return folder
 
 

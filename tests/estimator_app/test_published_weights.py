@@ -63,17 +63,17 @@ def loaded(config: TrainConfig) -> dict[str, np.ndarray]:
 
 
 def test_a_resnet_takes_every_tensor_by_its_name(digits_dataset, resnet):
-    config, theirs = config_for(digits_dataset, "resnet18", resnet), published.random_tensors(RESNET)
-    taken, ours = starting_weights(config), loaded(config)
-    assert str(taken) == f"{len(ours)} of {len(ours)} variables"
-    assert len({row[2] for row in taken.rows}) == len(RESNET)
+    config, tensors = config_for(digits_dataset, "resnet18", resnet), published.random_tensors(RESNET)
+    weights, variables = starting_weights(config), loaded(config)
+    assert str(weights) == f"{len(variables)} of {len(variables)} variables"
+    assert len({row[2] for row in weights.rows}) == len(RESNET)
     for path, name in (
         ("stem/kernel", "conv1.weight"),
         ("stage1_block1_conv1/kernel", "layer1.0.conv1.weight"),
         ("stage4_block2_conv2/kernel", "layer4.1.conv2.weight"),
         ("stage2_block1_shortcut/kernel", "layer2.0.downsample.0.weight"),
     ):
-        np.testing.assert_array_equal(ours[path], theirs[name].transpose(2, 3, 1, 0), err_msg=path)
+        np.testing.assert_array_equal(variables[path], tensors[name].transpose(2, 3, 1, 0), err_msg=path)
     for path, name in (
         ("stem_norm/gamma", "bn1.weight"),
         ("stage1_block2_conv2_norm/beta", "layer1.1.bn2.bias"),
@@ -81,33 +81,33 @@ def test_a_resnet_takes_every_tensor_by_its_name(digits_dataset, resnet):
         ("stage2_block1_shortcut_norm/moving_variance", "layer2.0.downsample.1.running_var"),
         ("head/bias", "fc.bias"),
     ):
-        np.testing.assert_array_equal(ours[path], theirs[name], err_msg=path)
-    np.testing.assert_array_equal(ours["head/kernel"], theirs["fc.weight"].T)
-    assert ("head/kernel", "[512, 10]", "fc.weight", "[10, 512]", "") in taken.rows
-    assert ("", "", "bn1.num_batches_tracked", "[]", "not used") in taken.rows
+        np.testing.assert_array_equal(variables[path], tensors[name], err_msg=path)
+    np.testing.assert_array_equal(variables["head/kernel"], tensors["fc.weight"].T)
+    assert ("head/kernel", "[512, 10]", "fc.weight", "[10, 512]", "") in weights.rows
+    assert ("", "", "bn1.num_batches_tracked", "[]", "not used") in weights.rows
 
 
 def test_a_vit_takes_every_tensor_by_its_name(digits_dataset, vit):
-    config, theirs = config_for(digits_dataset, "vit_s16", vit, 64), published.random_tensors(VIT)
-    ours = loaded(config)
-    assert str(starting_weights(config)) == f"{len(ours)} of {len(ours)} variables"
-    np.testing.assert_array_equal(ours["positions/positions"], theirs["pos_embed"])
-    np.testing.assert_array_equal(ours["positions/class_token"], theirs["cls_token"])
+    config, tensors = config_for(digits_dataset, "vit_s16", vit, 64), published.random_tensors(VIT)
+    variables = loaded(config)
+    assert str(starting_weights(config)) == f"{len(variables)} of {len(variables)} variables"
+    np.testing.assert_array_equal(variables["positions/positions"], tensors["pos_embed"])
+    np.testing.assert_array_equal(variables["positions/class_token"], tensors["cls_token"])
     for third, part in enumerate(("query", "key", "value")):
         rows = slice(384 * third, 384 * (third + 1))
-        np.testing.assert_array_equal(ours[f"block12_{part}/kernel"], theirs["blocks.11.attn.qkv.weight"][rows].T)
-        np.testing.assert_array_equal(ours[f"block12_{part}/bias"], theirs["blocks.11.attn.qkv.bias"][rows])
-    np.testing.assert_array_equal(ours["block1_projection/kernel"], theirs["blocks.0.attn.proj.weight"].T)
-    np.testing.assert_array_equal(ours["block1_mlp2/kernel"], theirs["blocks.0.mlp.fc2.weight"].T)
-    np.testing.assert_array_equal(ours["block1_mlp_norm/gamma"], theirs["blocks.0.norm2.weight"])
+        np.testing.assert_array_equal(variables[f"block12_{part}/kernel"], tensors["blocks.11.attn.qkv.weight"][rows].T)
+        np.testing.assert_array_equal(variables[f"block12_{part}/bias"], tensors["blocks.11.attn.qkv.bias"][rows])
+    np.testing.assert_array_equal(variables["block1_projection/kernel"], tensors["blocks.0.attn.proj.weight"].T)
+    np.testing.assert_array_equal(variables["block1_mlp2/kernel"], tensors["blocks.0.mlp.fc2.weight"].T)
+    np.testing.assert_array_equal(variables["block1_mlp_norm/gamma"], tensors["blocks.0.norm2.weight"])
 
 
 def test_positions_are_resized_to_the_images_and_the_class_token_s_stays(digits_dataset, vit):
-    taken = starting_weights(config_for(digits_dataset, "vit_s16", vit, 32))
-    assert str(taken).endswith("variables; positions resized from 4 x 4 to 2 x 2")
-    theirs = published.random_tensors(VIT)["pos_embed"].astype(np.float32)
-    assert taken.values["positions/positions"].shape == (1, 5, 384)
-    np.testing.assert_array_equal(taken.values["positions/positions"][:, 0], theirs[:, 0])
+    weights = starting_weights(config_for(digits_dataset, "vit_s16", vit, 32))
+    assert str(weights).endswith("variables; positions resized from 4 x 4 to 2 x 2")
+    positions = published.random_tensors(VIT)["pos_embed"].astype(np.float32)
+    assert weights.values["positions/positions"].shape == (1, 5, 384)
+    np.testing.assert_array_equal(weights.values["positions/positions"][:, 0], positions[:, 0])
 
 
 @pytest.mark.parametrize(("old", "new"), [(14, 24), (14, 7), (14, 2), (3, 14), (14, 14)])
@@ -145,8 +145,8 @@ def test_a_last_layer_of_other_classes_is_left_new(digits_dataset, tmp_path, cha
     shapes |= {name: () for name in RESNET if name.endswith("tracked")}
     path = published.write(tmp_path / "x.safetensors", published.random_tensors(shapes))
     config = config_for(digits_dataset, "resnet18", path)
-    taken = starting_weights(config)
-    assert str(taken) == f"100 of 102 variables; new: head/kernel ({reason}), head/bias ({reason})"
+    weights = starting_weights(config)
+    assert str(weights) == f"100 of 102 variables; new: head/kernel ({reason}), head/bias ({reason})"
     fresh = variables_of(make_weighted_model(dataclasses.replace(config, init_from="")))
     np.testing.assert_array_equal(loaded(config)["head/kernel"], fresh["head/kernel"][0].numpy())
 
@@ -342,9 +342,9 @@ def test_the_normalization_of_the_weights_is_taken_over_and_said(digits_dataset,
 
 def test_a_user_s_normalization_comes_first(digits_dataset, tmp_path):
     source = published.write(tmp_path / "x.safetensors", {}, {"mean": "[0.5, 0.5, 0.5]", "std": "[0.5, 0.5, 0.5]"})
-    given = opened(digits_dataset, source, mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0))
-    assert (given.config.input.mean, given.config.input.std) == ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
-    assert given.normalization == ""
+    full = opened(digits_dataset, source, mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0))
+    assert (full.config.input.mean, full.config.input.std) == ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
+    assert full.normalization == ""
     half = opened(digits_dataset, source, std=(4.0, 5.0, 6.0))
     assert (half.config.input.mean, half.config.input.std) == (HALF, (4.0, 5.0, 6.0))
     assert half.normalization.startswith("input: --mean=127.5,127.5,127.5, of the metadata")
@@ -406,8 +406,8 @@ def test_a_run_starts_from_a_file_and_goes_on_without_it(digits_dataset, resnet,
     source.unlink()
     (tmp_path / "config.json").unlink()
     assert main([*command, "--train_steps=2"]) == 0
-    kept = read_config(f"{tmp_path}/model").input
-    assert (kept.mean, kept.std) == IMAGENET
+    input_config = read_config(f"{tmp_path}/model").input
+    assert (input_config.mean, input_config.std) == IMAGENET
     capsys.readouterr()
     assert main([*command, "--train_steps=2", "--mean=1,2,3"]) == 2
     assert "its --mean is (123.675, 116.28, 103.53), not (1.0, 2.0, 3.0)" in capsys.readouterr().err

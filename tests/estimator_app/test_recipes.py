@@ -50,28 +50,28 @@ def train(manifest, model_dir, **options):
 def stored(model_dir, step: int) -> dict[str, np.ndarray]:
     """Returns the variables of a checkpoint by the names of named_weights(), averages as ema_NAME."""
     reader = tf.train.load_checkpoint(f"{model_dir}/{NAME}-{step}")
-    found = {}
+    variables = {}
     for name in reader.get_variable_to_shape_map():
         short = name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").removeprefix("weights/").replace("ema/", "ema_")
         if short.removeprefix("ema_").partition("_")[0].isdigit() and "/" not in short:
-            found[short] = reader.get_tensor(name)
-    return found
+            variables[short] = reader.get_tensor(name)
+    return variables
 
 
 def test_the_loss_of_mixed_labels_is_the_mean_of_the_losses_of_its_classes():
-    drawn = np.random.default_rng(0)
-    logits = drawn.normal(size=(6, 4)).astype(np.float32)
-    shares = drawn.dirichlet(np.ones(4), size=6).astype(np.float32)
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(6, 4)).astype(np.float32)
+    shares = random.dirichlet(np.ones(4), size=6).astype(np.float32)
     for smoothing, weights in ((0.0, ()), (0.1, ()), (0.1, (0.5, 1.0, 1.5, 2.0))):
-        of_class = [
+        class_losses = [
             cross_entropy(tf.constant(logits), tf.fill([6], label), smoothing, weights).numpy() for label in range(4)
         ]
-        expected = (shares * np.stack(of_class, axis=1)).sum(axis=1)
-        found = cross_entropy(tf.constant(logits), tf.constant(shares), smoothing, weights, mixed=True)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        expected = (shares * np.stack(class_losses, axis=1)).sum(axis=1)
+        losses = cross_entropy(tf.constant(logits), tf.constant(shares), smoothing, weights, mixed=True)
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
     log_softmax = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    found = cross_entropy(tf.constant(logits), tf.constant(shares), mixed=True)
-    np.testing.assert_allclose(found, -(shares * log_softmax).sum(axis=1), rtol=1e-5)
+    losses = cross_entropy(tf.constant(logits), tf.constant(shares), mixed=True)
+    np.testing.assert_allclose(losses, -(shares * log_softmax).sum(axis=1), rtol=1e-5)
 
 
 def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
@@ -80,11 +80,11 @@ def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
     labels, weight = tf.constant([0, 0, 1, 1]), tf.ones([4])
     ways, shares = [], []
     for step in range(50):
-        mixed, of_labels, of_weight = mix(tf.constant(images), labels, weight, 2, (7, step), 0.4, 1.0)
-        share = of_labels[0, 0].numpy()
+        mixed, mixed_labels, mixed_weight = mix(tf.constant(images), labels, weight, 2, (7, step), 0.4, 1.0)
+        share = mixed_labels[0, 0].numpy()
         np.testing.assert_allclose(mixed[0].numpy().mean(), share, atol=1e-5)
-        np.testing.assert_allclose(of_labels.numpy().sum(axis=1), 1.0, rtol=1e-6)
-        np.testing.assert_array_equal(of_weight, weight)
+        np.testing.assert_allclose(mixed_labels.numpy().sum(axis=1), 1.0, rtol=1e-6)
+        np.testing.assert_array_equal(mixed_weight, weight)
         if 0 < share < 1:
             ways.append(len(np.unique(mixed[0])) == 2)  # a box has two values, a mixture one
             shares.append(share)
@@ -118,9 +118,9 @@ def test_averaged_weights_are_those_of_every_step_and_are_evaluated_exported_and
     finished, config = train(digits_dataset, tmp_path / "model", trainer=trainer, ema=0.5)
     average = {name: value for name, value in stored(tmp_path / "model", 0).items() if not name.startswith("ema_")}
     for step in range(1, 5):
-        kept = min(0.5, step / (9 + step))  # the step before counts from 0
+        decay = min(0.5, step / (9 + step))  # the step before counts from 0
         now = stored(tmp_path / "model", step)
-        average = {name: kept * value + (1 - kept) * now[name] for name, value in average.items()}
+        average = {name: decay * value + (1 - decay) * now[name] for name, value in average.items()}
         for name, value in average.items():
             np.testing.assert_allclose(
                 now[f"ema_{name}"], value, rtol=1e-4, atol=1e-6, err_msg=f"{name} of step {step}"
@@ -129,17 +129,17 @@ def test_averaged_weights_are_those_of_every_step_and_are_evaluated_exported_and
     for name, variable in named_weights(model).items():
         variable.assign(average[name])
     records = held_out_records(digits_dataset)
-    found = load_classifier(finished.export)([record.encoded for record in records])
-    probabilities = np.stack([each for each in found if not isinstance(each, ValueError)])
+    predictions = load_classifier(finished.export)([record.encoded for record in records])
+    probabilities = np.stack([prediction for prediction in predictions if not isinstance(prediction, ValueError)])
     accuracy = np.mean(probabilities.argmax(axis=1) == [record.label for record in records])
     assert finished.metrics.accuracy == pytest.approx(accuracy)
     pixels = tf.data.Dataset.from_tensors([record.encoded for record in records[:8]])
     images = from_infeed(decode_files(next(iter(pixels)), config.input), config.input)
     np.testing.assert_allclose(tf.nn.softmax(model(images, training=False)), probabilities[:8], atol=1e-5)
     train(digits_dataset, tmp_path / "tuned", trainer=trainer, init_from=finished.export, train_steps=1)
-    begun = stored(tmp_path / "tuned", 0)
+    initial = stored(tmp_path / "tuned", 0)
     for name, value in average.items():
-        np.testing.assert_allclose(begun[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(initial[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.long
@@ -179,14 +179,14 @@ def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset,
 @pytest.mark.skipif(len(TRAINERS) < 2, reason="TensorFlow without TPUEstimator")
 def test_both_trainers_have_the_same_losses_with_all_of_it(digits_dataset, tmp_path, monkeypatch):
     losses: dict[str, list[float]] = {trainer: [] for trainer in TRAINERS}
-    took = Progress.took
+    original = Progress.took
     for trainer in TRAINERS:
 
-        def tell(self, step, loss, *args, told=losses[trainer]):
-            told.append(loss)
-            took(self, step, loss, *args)
+        def record(self, step, loss, *args, curve=losses[trainer]):
+            curve.append(loss)
+            original(self, step, loss, *args)
 
-        monkeypatch.setattr(Progress, "took", tell)
+        monkeypatch.setattr(Progress, "took", record)
         train(digits_dataset, tmp_path / trainer, trainer=trainer, **RECIPE)
         assert [row.step for row in read_history(str(tmp_path / trainer))] == [4]
     np.testing.assert_allclose(losses["tpu_estimator"], losses["tf_distribute"], atol=1e-3)
@@ -302,8 +302,8 @@ def test_each_recipe_that_ships_trains(digits_dataset, tmp_path, name):
     ]
     command = [sys.executable, "-W", "ignore", "-m", "estimator_app", "train", f"--dataset={digits_dataset.path}"]
     command += [f"--model_dir={tmp_path}", f"--config={name}", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert process.returncode == 0, process.stderr
     fields = json.loads((tmp_path / "config.json").read_text())
     recipe = read_recipe(name)
     for option in recipe.keys() - {flag[2:].partition("=")[0] for flag in flags} - {"epochs"}:
@@ -326,13 +326,13 @@ def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, m
         _, *argv = shlex.split(re.sub("--train_steps=200", "--train_steps=2", command))
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
         more = [] if "--train_steps" in command else ["--train_steps=2"]
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", *argv, *more],
             capture_output=True,
             text=True,
             env=environment,
         )
-        assert done.returncode == 0, (command, done.stderr)
+        assert process.returncode == 0, (command, process.stderr)
     assert not read_config(f"{tmp_path}/again").differences(read_config(f"{tmp_path}/from_recipe"))
 
 
@@ -341,7 +341,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("mixup: 0.1\nmixup: 0.2\n", "'mixup' is there twice"),
         ("[" * 3000 + "]" * 3000, "cannot be read"),
@@ -349,8 +349,8 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]
         (BOMB, "there is no option 'a0'; remove it, or name one of jpeg2tpu train --help"),
     ],
 )
-def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, text, said):
+def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, text, message):
     (tmp_path / "r.yaml").write_text(text)
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         read_recipe(str(tmp_path / "r.yaml"))
     assert "\n" not in str(error.value)

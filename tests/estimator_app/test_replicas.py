@@ -45,15 +45,15 @@ for name, strategy in ("one", None), ("two", tf.distribute.MirroredStrategy(["CP
         "    return tf.keras.layers.Dense(num_classes, kernel_regularizer='l2')(tf.keras.layers.Flatten()(images))\n"
     )
     (tmp_path / "flat.py").write_text(flat)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, digits_dataset.path, str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:."},
         cwd=ROOT,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    one, two = ([float(word) for word in line.split()] for line in done.stdout.splitlines())
+    assert process.returncode == 0, process.stderr[-2000:]
+    one, two = ([float(word) for word in line.split()] for line in process.stdout.splitlines())
     assert one[0] == two[0] == digits_dataset.split("validation").num_examples
     np.testing.assert_allclose(one[1:], two[1:], rtol=1e-4)
 
@@ -78,18 +78,18 @@ loss, _ = trainer.steps(batches, tf.constant(1))
 kernel, bias = (trainer.weights[name].numpy() for name in ("0_kernel", "1_bias"))
 np.savez(sys.argv[2], loss=loss, kernel=kernel, bias=bias)
 """
-    found = run_apart(code, digits_dataset.path, str(tmp_path / "found.npz"))
+    path = run_apart(code, digits_dataset.path, str(tmp_path / "found.npz"))
     config = configured(digits_dataset)
     for name, expected in zip(("loss", "kernel", "bias"), step(config.input.mean, config.input.std), strict=True):
-        np.testing.assert_allclose(np.load(found)[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(np.load(path)[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def run_apart(code, *arguments):
     """Runs a program and returns its last argument."""
-    whole = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+    command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
     environment = {**os.environ, "PYTHONPATH": "tests:."}
-    done = subprocess.run(whole, capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert process.returncode == 0, process.stderr[-2000:]
     return arguments[-1]
 
 
@@ -99,9 +99,9 @@ def test_the_step_and_the_sums_compile_with_xla_which_is_what_a_tpu_runs(digits_
     batches = trainer.batches(lambda params: _images(config, params["batch_size"]), config.train_batch_size)
     batch = next(batches)
     expected = trainer.sums(batch)
-    found = tf.function(lambda batch: trainer.sums(batch), jit_compile=True, autograph=False)(batch)
+    sums = tf.function(lambda batch: trainer.sums(batch), jit_compile=True, autograph=False)(batch)
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-4, err_msg=name)
     graph = trainer.steps.get_concrete_function(batches, tf.constant(1))
     assert {"While", "StatelessWhile"} & {op.type for op in graph.graph.get_operations()}
 

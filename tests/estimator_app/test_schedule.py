@@ -16,10 +16,10 @@ from support.app_fixtures import configured
 def published(peak, warmup_steps, decay_steps, decay, steps):
     """Returns the rates of integer steps: a line up to the peak at warmup_steps, then the fall, in NumPy."""
     after = np.clip(steps, warmup_steps, decay_steps).astype(float)
-    left = (decay_steps - after) / (decay_steps - warmup_steps)
+    share = (decay_steps - after) / (decay_steps - warmup_steps)
     fall = {
-        "cosine": np.cos(np.pi / 2 * (1 - left)) ** 2,  # Loshchilov & Hutter 2017, equation 5: the half-angle's square
-        "polynomial": np.polyval([1, 0, 0], left),  # tf.train.polynomial_decay of power 2, which You et al. 2017 use
+        "cosine": np.cos(np.pi / 2 * (1 - share)) ** 2,  # Loshchilov & Hutter 2017, equation 5: the half-angle's square
+        "polynomial": np.polyval([1, 0, 0], share),  # tf.train.polynomial_decay of power 2, which You et al. 2017 use
         "steps": 0.1 ** np.digitize(steps, np.round(decay_steps * np.array([30, 60, 80]) / 90)),  # Goyal et al. 2017
     }[decay]
     climbing = np.interp(steps, [0, warmup_steps], [peak / (warmup_steps + 1), peak])
@@ -36,8 +36,8 @@ def test_rates_are_those_of_the_published_rules(decay, peak, warmup_steps, decay
     expected = published(peak, warmup_steps, decay_steps, decay, steps)
     schedule = Schedule(peak, warmup_steps, decay_steps, decay)
     np.testing.assert_allclose(schedule.learning_rate(steps.astype(float)), expected, atol=1e-9 * peak)
-    found = schedule.learning_rate(tf.constant(steps, tf.float32), xp=tf).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5 * peak)
+    rates = schedule.learning_rate(tf.constant(steps, tf.float32), xp=tf).numpy()
+    np.testing.assert_allclose(rates, expected, atol=1e-5 * peak)
 
 
 @pytest.mark.parametrize("decay", get_args(Decay))

@@ -57,30 +57,30 @@ def examples(num_classes: int, count: int, padding: int = 0) -> tuple[np.ndarray
 def test_metrics_are_those_of_scikit_learn_over_any_batches(num_classes, count):
     logits, labels, losses, weight = examples(num_classes, count, padding=24)
     totals: dict[str, tf.Tensor] = {}
-    for at in range(0, len(logits), 16):
-        batch = [tf.constant(each[at : at + 16]) for each in (logits, labels, losses, weight)]
+    for start in range(0, len(logits), 16):
+        batch = [tf.constant(array[start : start + 16]) for array in (logits, labels, losses, weight)]
         totals = added(totals, batch_sums(*batch))
-    found = {name: np.asarray(value) for name, value in results(totals).items()}
+    actual = {name: np.asarray(value) for name, value in results(totals).items()}
     scores, truth = logits[:count], labels[:count]
-    expected = [average_precision_score(truth[:, each], scores[:, each]) for each in range(num_classes - 1)]
-    np.testing.assert_allclose(found["average_precision"], [*expected, np.nan], rtol=1e-12)
-    np.testing.assert_allclose(found["mean_average_precision"], np.mean(expected), rtol=1e-12)
-    f1 = [f1_score(truth[:, each], scores[:, each] >= 0) for each in range(num_classes - 1)]
-    np.testing.assert_allclose(found["f1"], [*f1, np.nan], rtol=1e-12)
-    np.testing.assert_allclose(found["mean_f1"], np.mean(f1), rtol=1e-12)
-    np.testing.assert_allclose(found["accuracy"], ((scores >= 0) == (truth > 0)).mean(), rtol=1e-12)
-    np.testing.assert_allclose(found["cross_entropy"], losses[:count].mean(), rtol=1e-5)
-    assert found["num_examples"] == count
+    expected = [average_precision_score(truth[:, column], scores[:, column]) for column in range(num_classes - 1)]
+    np.testing.assert_allclose(actual["average_precision"], [*expected, np.nan], rtol=1e-12)
+    np.testing.assert_allclose(actual["mean_average_precision"], np.mean(expected), rtol=1e-12)
+    f1 = [f1_score(truth[:, column], scores[:, column] >= 0) for column in range(num_classes - 1)]
+    np.testing.assert_allclose(actual["f1"], [*f1, np.nan], rtol=1e-12)
+    np.testing.assert_allclose(actual["mean_f1"], np.mean(f1), rtol=1e-12)
+    np.testing.assert_allclose(actual["accuracy"], ((scores >= 0) == (truth > 0)).mean(), rtol=1e-12)
+    np.testing.assert_allclose(actual["cross_entropy"], losses[:count].mean(), rtol=1e-5)
+    assert actual["num_examples"] == count
     with tf.Graph().as_default(), v1.Session() as session:
-        feeds = [v1.placeholder(tf.float32, [16, *each.shape[1:]]) for each in (logits, labels, losses, weight)]
+        feeds = [v1.placeholder(tf.float32, [16, *array.shape[1:]]) for array in (logits, labels, losses, weight)]
         metrics = streaming(*feeds)
         session.run(v1.local_variables_initializer())
         add = next(iter(metrics.values()))[1]
-        for at in range(0, len(logits), 16):
+        for start in range(0, len(logits), 16):
             arrays = (logits, labels, losses, weight)
-            session.run(add, dict(zip(feeds, (each[at : at + 16] for each in arrays), strict=True)))
+            session.run(add, dict(zip(feeds, (array[start : start + 16] for array in arrays), strict=True)))
         values = session.run({name: value for name, (value, _) in metrics.items()})
-    for name, value in found.items():
+    for name, value in actual.items():
         np.testing.assert_array_equal(values[name], value, name)
 
 
@@ -99,8 +99,8 @@ def test_the_loss_is_the_mean_over_the_classes():
     weights = task("classes").balanced((5, 0, 20, 10, 1), 20)
     assert weights == (3.0, 1.0, 1.0, 1.0, 19.0)
     terms = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits) * (1 + labels * (np.array(weights, np.float32) - 1))
-    found = cross_entropy(tf.constant(logits), tf.constant(labels), 0.0, weights)
-    np.testing.assert_allclose(found, tf.reduce_mean(terms, axis=1), rtol=1e-5)
+    losses = cross_entropy(tf.constant(logits), tf.constant(labels), 0.0, weights)
+    np.testing.assert_allclose(losses, tf.reduce_mean(terms, axis=1), rtol=1e-5)
 
 
 def test_batches_have_a_row_of_classes_for_each_example(dataset):
@@ -113,17 +113,17 @@ def test_batches_have_a_row_of_classes_for_each_example(dataset):
     for features, label in evaluated.take(steps).as_numpy_iterator():
         labels.append(label)
         weights.append(features["weight"])
-    found, weight = np.concatenate(labels), np.concatenate(weights)
-    assert set(found[weight > 0].sum(axis=1)) == {2.0}
-    assert not found[weight == 0].any()
-    assert tuple(found.sum(axis=0).astype(int)) == dataset.split("validation").class_counts
+    targets, weight = np.concatenate(labels), np.concatenate(weights)
+    assert set(targets[weight > 0].sum(axis=1)) == {2.0}
+    assert not targets[weight == 0].any()
+    assert tuple(targets.sum(axis=0).astype(int)) == dataset.split("validation").class_counts
 
 
 @pytest.mark.parametrize("on_corrupt", ["error", "skip"])
 def test_a_label_that_is_no_class_is_corrupt(dataset, tmp_path, on_corrupt):
     encoded = tf.io.encode_jpeg(np.zeros([16, 16, 3], np.uint8)).numpy()
     records = [Record(f"k{n}", encoded, 16, 16, 3, (n,), ("x",), "0" * 64) for n in range(6)]
-    (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"".join(frame(encode(each)) for each in records))
+    (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"".join(frame(encode(record)) for record in records))
     split = dataclasses.replace(
         dataset.split("train"),
         shards=(
@@ -171,15 +171,15 @@ def test_digits_with_two_labels_each_are_learnt(capsys, dataset, digits, tmp_pat
     lines = [json.loads(line) for line in out.splitlines()]
     right = 0
     for line in lines:
-        assert line["classes"] == [each["class"] for each in line["top"] if each["probability"] >= 0.5]
+        assert line["classes"] == [entry["class"] for entry in line["top"] if entry["probability"] >= 0.5]
         right += set(line["classes"]) == set(kinds(int(Path(line["file"]).parts[-2])))
     assert right > 0.9 * len(lines)
     out = run(capsys, "predict", f"--export_dir={model}", digits / "7")[1]  # as many as it has, without --top
-    shown = [json.loads(line) for line in out.splitlines()]
-    assert [line["classes"] for line in shown] == [line["classes"] for line in lines[: len(shown)]]
-    assert all(len(line.get("top", [1])) == max(1, len(line["classes"])) for line in shown)
+    default_lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["classes"] for line in default_lines] == [line["classes"] for line in lines[: len(default_lines)]]
+    assert all(len(line.get("top", [1])) == max(1, len(line["classes"])) for line in default_lines)
     assert "has one label each" not in err
-    probabilities = {each["class"]: each["probability"] for each in lines[0]["top"]}
+    probabilities = {entry["class"]: entry["probability"] for entry in lines[0]["top"]}
     assert sum(probabilities.values()) > 1.2  # of several classes
 
 

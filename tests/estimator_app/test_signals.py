@@ -73,8 +73,8 @@ def test_a_command_of_beam_pipelines_ends_with_the_signals_code(
 ):
     words = {"digits": digits, "dataset": digits_dataset.path, "new": tmp_path / "new"}
     # That this returns also means that no writer is left, which would hold its end of the pipe.
-    done = signalled(place, number, "beam_pipelines", *(arg.format(**words) for arg in args))
-    assert (done.returncode, done.stderr) == (code, "interrupted; rerun the same command to resume\n")
+    process = signalled(place, number, "beam_pipelines", *(arg.format(**words) for arg in args))
+    assert (process.returncode, process.stderr) == (code, "interrupted; rerun the same command to resume\n")
     assert not (tmp_path / "new" / "manifest.json").exists()
 
 
@@ -91,8 +91,8 @@ def test_a_command_of_estimator_app_ends_with_the_signals_code(
     digits, digits_dataset, trained, place, number, code, args
 ):
     words = {"digits": digits, "dataset": digits_dataset.path, "model": trained}
-    done = signalled(place, number, "estimator_app", *(arg.format(**words) for arg in args))
-    assert (done.returncode, done.stderr) == (code, "interrupted\n")
+    process = signalled(place, number, "estimator_app", *(arg.format(**words) for arg in args))
+    assert (process.returncode, process.stderr) == (code, "interrupted\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -125,6 +125,6 @@ def test_a_benchmark_ends_with_the_signals_code(digits_dataset):
 @pytest.mark.parametrize("package", ["beam_pipelines", "tpu_input", "estimator_app"])
 def test_help_states_the_exit_codes(package):
     command = [sys.executable, "-W", "ignore", "-m", package, "--help"]
-    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
-    codes = said.partition("exit codes:\n")[2]
+    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+    codes = output.partition("exit codes:\n")[2]
     assert re.findall(r"^ {1,2}(\d+) ", codes, re.MULTILINE) == ["0", "1", "2", "130", "143"]

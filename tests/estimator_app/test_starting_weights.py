@@ -34,9 +34,9 @@ ONE_BY_DEFAULT = ["tf_distribute", *(pytest.param(name, marks=pytest.mark.long) 
 IMAGES = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype(np.float32)
 
 
-def run(manifest, model_dir, said=None, **options):
+def run(manifest, model_dir, lines=None, **options):
     config = configured(manifest, **{"train_steps": 3, "steps_per_eval": 3} | options)
-    report = (said if said is not None else []).append
+    report = (lines if lines is not None else []).append
     return training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report), config
 
 
@@ -46,7 +46,7 @@ def trained(digits_dataset, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=ONE_BY_DEFAULT)
-def trained_by_each(digits_dataset, tmp_path_factory, request):
+def trained_by_trainer(digits_dataset, tmp_path_factory, request):
     return train_three_steps(digits_dataset, tmp_path_factory, request.param)
 
 
@@ -81,18 +81,18 @@ def seed_2(config: TrainConfig, path, **options) -> TrainConfig:
 
 
 def started(config: TrainConfig):
-    taken = starting_weights(config)
-    return make_weighted_model(config, taken.values), taken
+    weights = starting_weights(config)
+    return make_weighted_model(config, weights.values), weights
 
 
-def test_features_are_those_of_a_run_its_checkpoint_and_its_export(trained_by_each):
-    model_dir, export, config, model = trained_by_each
+def test_features_are_those_of_a_run_its_checkpoint_and_its_export(trained_by_trainer):
+    model_dir, export, config, model = trained_by_trainer
     fresh = make_weighted_model(seed_2(config, ""))
     assert np.abs(features(fresh) - features(model)).max() > 0.01
     for path in (model_dir, str(latest_checkpoint(model_dir)), export, f"{model_dir}/export"):
-        begun, taken = started(seed_2(config, path))
-        np.testing.assert_allclose(features(begun), features(model), atol=1e-5, err_msg=path)
-        assert str(taken) == "32 of 32 variables"
+        network, weights = started(seed_2(config, path))
+        np.testing.assert_allclose(features(network), features(model), atol=1e-5, err_msg=path)
+        assert str(weights) == "32 of 32 variables"
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
@@ -114,9 +114,9 @@ def test_features_are_those_of_what_keras_and_tensorflow_save(trained, tmp_path,
         model.save_weights(path)
     else:
         model.save(path)
-    begun, taken = started(seed_2(config, path))
-    np.testing.assert_allclose(features(begun), features(model), atol=1e-5)
-    assert len(taken.values) == 32
+    network, weights = started(seed_2(config, path))
+    np.testing.assert_allclose(features(network), features(model), atol=1e-5)
+    assert len(weights.values) == 32
 
 
 @pytest.mark.long
@@ -129,9 +129,9 @@ def test_features_are_those_of_a_tf1_checkpoint(trained, tmp_path):
         tf.compat.v1.train.get_or_create_global_step()
         session.run(tf.compat.v1.global_variables_initializer())
         path = tf.compat.v1.train.Saver().save(session, str(tmp_path / "model.ckpt"), 7)
-    begun, taken = started(seed_2(config, path))
-    np.testing.assert_allclose(features(begun), features(model), atol=1e-5)
-    assert {row[4] for row in taken.rows} == {""}
+    network, weights = started(seed_2(config, path))
+    np.testing.assert_allclose(features(network), features(model), atol=1e-5)
+    assert {row[4] for row in weights.rows} == {""}
 
 
 def test_the_head_of_other_classes_is_left_new_and_the_table_says_so(trained):
@@ -139,12 +139,12 @@ def test_the_head_of_other_classes_is_left_new_and_the_table_says_so(trained):
     fewer = dataclasses.replace(config, classes=config.classes[:5], class_counts=config.class_counts[:5])
     renamed = dataclasses.replace(config, classes=tuple(f"class {name}" for name in config.classes))
     for other, reason in ((fewer, "another shape"), (renamed, "other classes")):
-        begun, taken = started(seed_2(other, export))
-        np.testing.assert_allclose(features(begun), features(model), atol=1e-5)
-        head = begun.get_layer("head").kernel.numpy()
+        network, weights = started(seed_2(other, export))
+        np.testing.assert_allclose(features(network), features(model), atol=1e-5)
+        head = network.get_layer("head").kernel.numpy()
         np.testing.assert_array_equal(head, make_weighted_model(seed_2(other, "")).get_layer("head").kernel.numpy())
-        assert str(taken) == f"30 of 32 variables; new: head/kernel ({reason}), head/bias ({reason})"
-        rows = {row[0]: row[1:] for row in taken.rows}
+        assert str(weights) == f"30 of 32 variables; new: head/kernel ({reason}), head/bias ({reason})"
+        rows = {row[0]: row[1:] for row in weights.rows}
         assert rows["head/kernel"] == (f"[128, {len(other.classes)}]", "head/kernel", "[128, 10]", reason)
         assert rows["stage1_conv1/kernel"] == ("[3, 3, 3, 32]", "stage1_conv1/kernel", "[3, 3, 3, 32]", "")
 
@@ -156,15 +156,15 @@ def test_a_part_of_another_network_is_taken_and_the_rest_is_listed(trained, tmp_
     outside = tf.keras.layers.Dense(2, name="elsewhere")(tf.keras.layers.GlobalAveragePooling2D()(convolved))
     other = tf.keras.Model(inputs, outside)
     other.save(tmp_path / "other.keras")
-    begun, taken = started(seed_2(config, tmp_path / "other.keras"))
+    network, weights = started(seed_2(config, tmp_path / "other.keras"))
     kernel = other.get_layer("stage1_conv1").kernel.numpy()
-    np.testing.assert_array_equal(begun.get_layer("stage1_conv1").kernel.numpy(), kernel)
-    assert list(taken.values) == ["stage1_conv1/kernel"]
-    assert taken.rows[-2:] == (
+    np.testing.assert_array_equal(network.get_layer("stage1_conv1").kernel.numpy(), kernel)
+    assert list(weights.values) == ["stage1_conv1/kernel"]
+    assert weights.rows[-2:] == (
         ("", "", "elsewhere/vars/0", "[32, 2]", "not in the network"),
         ("", "", "elsewhere/vars/1", "[2]", "not in the network"),
     )
-    assert "new: stage1_conv1_norm/gamma (not in the source)" in str(taken)
+    assert "new: stage1_conv1_norm/gamma (not in the source)" in str(weights)
 
 
 @pytest.mark.long
@@ -173,15 +173,15 @@ def test_frozen_layers_keep_weights_and_statistics_from_the_source_to_the_end(
     digits_dataset, trained, tmp_path, trainer
 ):
     model_dir, _, _, before = trained
-    said: list[str] = []
+    lines: list[str] = []
     options = {"seed": 2, "trainer": trainer, "init_from": model_dir, "freeze": "stage[12]_.*"}
-    _, config = run(digits_dataset, tmp_path / "tuned", said, **options)
+    _, config = run(digits_dataset, tmp_path / "tuned", lines, **options)
     after = by_own_names(config, str(tmp_path / "tuned"))
     values, old = variables_of(after), variables_of(before)
     moved = {name for name, (value, _) in values.items() if (value.numpy() != old[name][0].numpy()).any()}
     assert moved == {name for name in values if not name.startswith(("stage1", "stage2"))}
     assert "stage1_conv1_norm/moving_mean" in values
-    assert f"initial weights: 32 of 32 variables; {tmp_path}/tuned/{TABLE_NAME}" in said
+    assert f"initial weights: 32 of 32 variables; {tmp_path}/tuned/{TABLE_NAME}" in lines
     with open(tmp_path / "tuned" / TABLE_NAME, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 32
@@ -189,8 +189,8 @@ def test_frozen_layers_keep_weights_and_statistics_from_the_source_to_the_end(
 
 
 @pytest.mark.long
-def test_a_run_goes_on_without_its_source(digits_dataset, trained_by_each, tmp_path):
-    model_dir, _, config, _ = trained_by_each
+def test_a_run_goes_on_without_its_source(digits_dataset, trained_by_trainer, tmp_path):
+    model_dir, _, config, _ = trained_by_trainer
     source = shutil.copytree(model_dir, tmp_path / "source")
     options = {"seed": 2, "trainer": config.trainer, "init_from": str(source), "decay_steps": 3}
     run(digits_dataset, tmp_path / "tuned", **options)
@@ -266,15 +266,15 @@ def test_no_code_of_a_keras_file_is_run(trained, tmp_path, hostile):
     if hostile == "function name":
         layer |= {"class_name": "function", "module": "os", "config": {"name": "system"}, "registered_name": "system"}
     layer |= {"name": "lam", "inbound_nodes": [[["_CONSTANT_VALUE", -1, f"touch {marker}", {}]]]}
-    with zipfile.ZipFile(tmp_path / "plain.keras") as plain, zipfile.ZipFile(tmp_path / "x.keras", "w") as other:
-        described = json.loads(plain.read("config.json"))
+    with zipfile.ZipFile(tmp_path / "plain.keras") as source, zipfile.ZipFile(tmp_path / "x.keras", "w") as target:
+        described = json.loads(source.read("config.json"))
         described["config"]["layers"].insert(1, layer)
-        other.writestr("config.json", json.dumps(described))
-        other.writestr("model.weights.h5", plain.read("model.weights.h5"))
-    begun, taken = started(seed_2(config, tmp_path / "x.keras"))
+        target.writestr("config.json", json.dumps(described))
+        target.writestr("model.weights.h5", source.read("model.weights.h5"))
+    network, weights = started(seed_2(config, tmp_path / "x.keras"))
     assert not marker.exists()
-    assert len(taken.values) == 32
-    np.testing.assert_allclose(features(begun), features(model), atol=1e-5)
+    assert len(weights.values) == 32
+    np.testing.assert_allclose(features(network), features(model), atol=1e-5)
 
 
 def test_files_of_keras_are_not_trusted_with_sizes_and_paths(trained, tmp_path):
@@ -331,11 +331,11 @@ def test_the_command_takes_both_flags(digits_dataset, trained, tmp_path):
     model_dir, _, config, _ = trained
     command = [sys.executable, "-W", "ignore", "-m", "estimator_app", "train", f"--dataset={digits_dataset.path}"]
     command += ["--train_steps=1", "--image_size=16", f"--trainer={config.trainer}", f"--model_dir={tmp_path}/tuned"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, f"--init_from={model_dir}", "--freeze=(?!head).*"],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
     )
-    assert done.returncode == 0, done.stderr
-    assert f"initial weights: 32 of 32 variables; {tmp_path}/tuned/{TABLE_NAME}" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert f"initial weights: 32 of 32 variables; {tmp_path}/tuned/{TABLE_NAME}" in process.stdout

@@ -42,37 +42,37 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
     straight, model_dir = tmp_path / "straight", tmp_path / "model"
     assert happening(command(digits_dataset, straight)).returncode == 0
     args = command(digits_dataset, model_dir)
-    for what, step, code, saved in [
+    for event, step, code, saved in [
         ("SIGTERM", 5, 143, 6),
         ("SIGKILL", 9, -signal.SIGKILL, 8),
         ("FULL", 13, 2, 12),
         ("SIGINT", 17, 130, 18),
     ]:
-        done = happening(args, what, step)
-        assert done.returncode == code, (what, done.stderr)
-        assert weights(model_dir)["global_step"] == saved, what
-        if what.startswith("SIG") and what != "SIGKILL":
+        process = happening(args, event, step)
+        assert process.returncode == code, (event, process.stderr)
+        assert weights(model_dir)["global_step"] == saved, event
+        if event.startswith("SIG") and event != "SIGKILL":
             go_on = f"resume with: jpeg2tpu {' '.join(args)}"
-            assert done.stdout.splitlines()[-1] == f"stopped and saved at step {saved}/20; {go_on}"
-            assert done.stderr == ""
-        if what == "FULL":
-            (line,) = done.stderr.splitlines()
+            assert process.stdout.splitlines()[-1] == f"stopped and saved at step {saved}/20; {go_on}"
+            assert process.stderr == ""
+        if event == "FULL":
+            (line,) = process.stderr.splitlines()
             assert line.startswith(f"error: {model_dir}/model.ckpt-16")
             assert line.endswith(
                 "File too large; free some space, then rerun the same command to resume from the last checkpoint"
             )
     assert happening(args).stdout.startswith("resuming cnn at step 18/20")
-    expected, found = weights(straight), weights(model_dir)
-    assert expected.keys() == found.keys()
+    expected, actual = weights(straight), weights(model_dir)
+    assert expected.keys() == actual.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
     assert decisions(model_dir) == decisions(straight)
 
 
 @pytest.mark.long
 def test_a_training_whose_output_nobody_reads_any_more_goes_on_to_its_end(digits_dataset, tmp_path):
-    whole = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
-    with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+    arguments = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
         assert training.stdout
         assert training.stderr
         assert training.stdout.readline().startswith("training cnn at step 0/20")

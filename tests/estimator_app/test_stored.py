@@ -74,11 +74,11 @@ def test_a_sideways_photograph_is_classified_as_its_record_is(finished, digits, 
     sideways = Image.open(min((digits / "7").iterdir())).rotate(90, expand=True)
     (tmp_path / "sideways.jpg").write_bytes(encoded(sideways, "JPEG", 6))
     record = check_image((tmp_path / "sideways.jpg").read_bytes(), ImageOptions()).encoded
-    (found,) = predict(classifier, [f"{tmp_path}/sideways.jpg"], 1, top=10)
+    (prediction,) = predict(classifier, [f"{tmp_path}/sideways.jpg"], 1, top=10)
     (expected,) = classifier([record])
-    assert isinstance(found, Prediction)
+    assert isinstance(prediction, Prediction)
     assert isinstance(expected, np.ndarray)
-    assert [probability for _, _, probability in found.top] == sorted(map(float, expected), reverse=True)
+    assert [probability for _, _, probability in prediction.top] == sorted(map(float, expected), reverse=True)
     (unturned,) = classifier([(tmp_path / "sideways.jpg").read_bytes()])
     assert isinstance(unturned, np.ndarray)
     assert np.abs(unturned - expected).max() > 0.01
@@ -136,13 +136,13 @@ def test_predict_uses_the_options_in_the_export(finished, digits, tmp_path):
     config["images"] = dataclasses.asdict(ImageOptions(resize_shorter=4))
     (export / "assets.extra/config.json").write_text(json.dumps(config))
     path = min((digits / "7").iterdir())
-    (found,) = predict(str(export), [str(path)], top=10)
+    (prediction,) = predict(str(export), [str(path)], top=10)
     small = stored_image(path.read_bytes(), ImageOptions(resize_shorter=4))
     assert isinstance(small, bytes)
     (expected,) = load_classifier(str(export))([small])
-    assert isinstance(found, Prediction)
+    assert isinstance(prediction, Prediction)
     assert isinstance(expected, np.ndarray)
-    assert [p for _, _, p in found.top] == pytest.approx(sorted(map(float, expected), reverse=True))
+    assert [p for _, _, p in prediction.top] == pytest.approx(sorted(map(float, expected), reverse=True))
 
 
 def test_the_guides_client_sends_what_is_stored(finished, digits, tmp_path, monkeypatch):

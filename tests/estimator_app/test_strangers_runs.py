@@ -184,18 +184,18 @@ def test_a_config_with_a_field_of_another_type_or_range_is_refused(trained, tmp_
     config = json.loads(text)
     nested = (config, config["input"], config["images"])
     places = [(fields, name) for fields in nested for name in fields]
-    said = f"'{tmp_path}/config.json' is not a training run's config: "
+    prefix = f"'{tmp_path}/config.json' is not a training run's config: "
     for fields, name in places:
         example = fields[name]
         for value in WRONG:
             fields[name] = value
             why = refusal(tmp_path, json.dumps(config))
-            assert why.startswith(said) or (why == "" and fits(value, example)), (name, value)
+            assert why.startswith(prefix) or (why == "" and fits(value, example)), (name, value)
         del fields[name]
-        assert refusal(tmp_path, json.dumps(config)).startswith(said) or name == "command" or has_default(name), name
+        assert refusal(tmp_path, json.dumps(config)).startswith(prefix) or name == "command" or has_default(name), name
         fields[name] = example
     for text in ("[" * 100_000, '{"format_version": 2, "input": NaN}', "\x00", ""):
-        assert refusal(tmp_path, text).startswith(said)
+        assert refusal(tmp_path, text).startswith(prefix)
 
 
 def has_default(name: str) -> bool:
@@ -209,8 +209,8 @@ def test_metrics_of_other_types_are_none_and_are_made_again(trained, tmp_path):
     for name in metrics:
         for value in [*WRONG, {"a": "b"}, [[1, 2], [3]], "/etc/1/../passwd"]:
             (tmp_path / "metrics.json").write_text(json.dumps(metrics | {name: value}))
-            found = read_finished(str(tmp_path))
-            if found:
+            finished = read_finished(str(tmp_path))
+            if finished:
                 kind = type(metrics[name])
                 assert type(value) in ({int, float} if kind is float else {kind}), (name, value)
                 assert name != "export"
@@ -344,12 +344,12 @@ def test_what_a_killed_writer_leaves_is_in_nobody_s_way(digits_dataset, tmp_path
         model_dir.mkdir()
         with pytest.raises(KeyboardInterrupt):
             files.write(f"{model_dir}/config.json", "half")
-    (left,) = model_dir.iterdir()
+    (remnant,) = model_dir.iterdir()
     check_free(str(model_dir))
     (model_dir / "folder").mkdir()
     with pytest.raises(OSError, match=r"cannot write '.*/folder': Is a directory"):
         files.write(f"{model_dir}/folder", "text")
-    assert sorted(model_dir.iterdir()) == sorted([left, model_dir / "folder"])
+    assert sorted(model_dir.iterdir()) == sorted([remnant, model_dir / "folder"])
 
 
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
@@ -372,9 +372,9 @@ def test_a_best_export_that_holds_links_is_not_copied(stranger, digits_dataset, 
     args = [arg.replace("--train_steps=4", "--train_steps=2") for arg in train_args(digits_dataset, stranger)]
     assert main(args) == 0
     assert hashes(canary) == before
-    made = stranger / json.loads((stranger / "exports.json").read_text())["last"][0]["path"]
-    assert (made / "saved_model.pb").exists()
-    assert not [path for path in made.rglob("*") if path.name in ("leak", "sub")]
+    export = stranger / json.loads((stranger / "exports.json").read_text())["last"][0]["path"]
+    assert (export / "saved_model.pb").exists()
+    assert not [path for path in export.rglob("*") if path.name in ("leak", "sub")]
 
 
 PIPES = [
@@ -408,14 +408,14 @@ def test_a_named_pipe_ends_a_command_instead_of_keeping_it_for_ever(
     path = stranger / name.replace("/N/", f"/{export}/")
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    whole = f"{stranger}/export/{export}" if "/N/" in name else str(stranger)
+    export_dir = f"{stranger}/export/{export}" if "/N/" in name else str(stranger)
     args = {
         "train": train_args(digits_dataset, stranger),
         "evaluate": ["evaluate", f"--model_dir={stranger}", NETWORK_FLAG],
         "export": ["export", f"--model_dir={stranger}", NETWORK_FLAG],
         "preflight": ["preflight", f"--model_dir={stranger}", f"--dataset={digits_dataset.path}", "--topology=v5e:1x1"],
-        "predict": ["predict", f"--export_dir={whole}", str(next((digits / "3").iterdir()))],
-        "evaluate_export": ["evaluate", f"--export_dir={whole}"],
+        "predict": ["predict", f"--export_dir={export_dir}", str(next((digits / "3").iterdir()))],
+        "evaluate_export": ["evaluate", f"--export_dir={export_dir}"],
     }
     with ended_after(60):
         assert f"'{path}' is a named pipe, not a file or a folder; remove it" in refused(capsys, *args[command])
@@ -452,7 +452,7 @@ def test_a_pipe_and_a_device_behind_links_are_found_and_loops_of_links_end(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"eval_batch_size": 10**9},
@@ -463,13 +463,13 @@ def test_a_pipe_and_a_device_behind_links_are_found_and_loops_of_links_end(tmp_p
         ({"image_size": 2**40}, "train another model with a smaller --image_size"),
     ],
 )
-def test_a_batch_that_does_not_fit_into_memory_is_refused(stranger, capsys, change, said):
+def test_a_batch_that_does_not_fit_into_memory_is_refused(stranger, capsys, change, message):
     config = json.loads((stranger / "config.json").read_text())
     for name, value in change.items():
         (config["input"] if name in config["input"] else config)[name] = value
     (stranger / "config.json").write_text(json.dumps(config))
     line = refused(capsys, "evaluate", f"--model_dir={stranger}", NETWORK_FLAG)
-    assert said in line
+    assert message in line
     assert "GB are available; " in line
 
 
@@ -507,7 +507,7 @@ def test_no_name_of_a_stranger_s_is_a_command_to_the_terminal(stranger, digits, 
     (pictures / f"bad{SEQUENCE}.jpg").write_text("no image")
     (pictures / f"other.{SEQUENCE}").touch()
     for is_terminal in (True, False):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda seen=is_terminal: seen)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer)
         assert main(["predict", f"--export_dir={export}", str(pictures)]) == 1
         out, err = capsys.readouterr()
         assert all(line.isprintable() for line in (out + err).splitlines())
@@ -534,16 +534,16 @@ def test_json_shows_letters_and_hides_what_is_not_printable():
 
 
 def test_pictures_of_long_names_are_small(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: drawn.append(figure))
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: figures.append(figure))
     long = "x" * 8_000
     metrics = Metrics(20, long, 4, 0.5, 1.0, confusion=((1, 2), (3, 4)))
     draw_confusion(metrics, [long, "\x1b\n" * 4_000])
     draw_curves([Row(step, long, {f"accuracy_{long}": 0.5, "loss": 1.0}) for step in (1, 2)], "loss")
-    for figure in drawn:
+    for figure in figures:
         assert max(figure.get_size_inches()) < 15
         texts = [text.get_text() for text in figure.findobj(Text)]
         assert max(map(len, texts)) < 120
         assert any("…" in text for text in texts)
         assert all(line.isprintable() for text in texts for line in text.split("\n"))
-    assert len(drawn) == 2
+    assert len(figures) == 2

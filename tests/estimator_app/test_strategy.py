@@ -31,9 +31,9 @@ pytestmark = keras_warns
 HAS_ESTIMATOR = default_trainer() == "tpu_estimator"
 
 
-def train(manifest, model_dir, said=None, **options):
+def train(manifest, model_dir, lines=None, **options):
     config = configured(manifest, trainer="tf_distribute", **options)
-    report = (said if said is not None else []).append
+    report = (lines if lines is not None else []).append
     return training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
 
 
@@ -45,10 +45,10 @@ def weights(model_dir) -> dict[str, np.ndarray]:
 
 
 def assert_same_weights(model_dir, other) -> None:
-    found, expected = weights(model_dir), weights(other)
-    assert expected.keys() == found.keys()
+    actual, expected = weights(model_dir), weights(other)
+    assert expected.keys() == actual.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +64,20 @@ def straight(digits_dataset, tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.core
 def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, monkeypatch, optimizer):
-    told = step_losses(monkeypatch)
+    losses = step_losses(monkeypatch)
     rate = 0.05 if optimizer == "momentum" else 0.001
     for name in ("tpu_estimator", "tf_distribute"):
         config = configured(digits_dataset, trainer=name, optimizer=optimizer, learning_rate=rate, weight_decay=0.01)
         training.run(
             digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda line: None
         )
-    assert len(told) == 40
-    np.testing.assert_allclose(told[:20], told[20:], atol=1e-3)
-    of_estimator, of_strategy = (
+    assert len(losses) == 40
+    np.testing.assert_allclose(losses[:20], losses[20:], atol=1e-3)
+    estimator_metrics, strategy_metrics = (
         read_history(str(tmp_path / name))[-1].values for name in ("tpu_estimator", "tf_distribute")
     )
-    assert of_estimator.keys() == of_strategy.keys()
-    assert of_strategy["loss"] == pytest.approx(of_estimator["loss"], abs=1e-3)
+    assert estimator_metrics.keys() == strategy_metrics.keys()
+    assert strategy_metrics["loss"] == pytest.approx(estimator_metrics["loss"], abs=1e-3)
 
 
 @pytest.mark.long
@@ -102,13 +102,13 @@ def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_sam
     assert line.endswith(
         "File too large; free some space, then rerun the same command to resume from the last checkpoint"
     )
-    for what, step, code, saved in [("SIGKILL", 6, -signal.SIGKILL, 4), ("SIGTERM", 7, 143, 7)]:
-        done = happening(command, what, step)
-        assert done.returncode == code, done.stderr
+    for event, step, code, saved in [("SIGKILL", 6, -signal.SIGKILL, 4), ("SIGTERM", 7, 143, 7)]:
+        process = happening(command, event, step)
+        assert process.returncode == code, process.stderr
         assert weights(tmp_path / "model")[f"global_step{OF_OBJECT}"] == saved
-    assert done.stdout.startswith("resuming cnn at step 4/16")
+    assert process.stdout.startswith("resuming cnn at step 4/16")
     go_on = f"resume with: jpeg2tpu train {' '.join(flags)}"
-    assert done.stdout.splitlines()[-1] == f"stopped and saved at step 7/16; {go_on}"
+    assert process.stdout.splitlines()[-1] == f"stopped and saved at step 7/16; {go_on}"
     for train_steps in (16, 20):
         assert train(digits_dataset, tmp_path / "model", train_steps=train_steps, **options).metrics.step == train_steps
     assert_same_weights(tmp_path / "model", tmp_path / "straight")
@@ -122,26 +122,26 @@ def test_a_finished_run_holds_what_the_other_loop_leaves(digits_dataset, straigh
     rows = read_history(str(straight))
     assert [row.step for row in rows] == [10, 20]
     assert 0 <= rows[0].values["input_wait"] < 1
-    found: dict[str, list[int]] = {}
+    steps_by_tag: dict[str, list[int]] = {}
     for path in sorted(straight.glob("events*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                found.setdefault(value.tag, []).append(event.step)
+                steps_by_tag.setdefault(value.tag, []).append(event.step)
     for tag in ("train/loss", "train/learning_rate", "train/epoch", "examples/sec"):
-        assert sorted(found[tag]) == [5, 10, 15, 20], tag
-    said: list[str] = []
-    train(digits_dataset, straight, said, layout="HWCN", steps_per_eval=10, summary_steps=5)
-    assert said[0].startswith("nothing to train: step 20 is done")
+        assert sorted(steps_by_tag[tag]) == [5, 10, 15, 20], tag
+    lines: list[str] = []
+    train(digits_dataset, straight, lines, layout="HWCN", steps_per_eval=10, summary_steps=5)
+    assert lines[0].startswith("nothing to train: step 20 is done")
 
 
 @pytest.mark.parametrize("batch_size", [7, 1000])
 def test_every_example_counts_once_whatever_the_batch(digits_dataset, straight, batch_size):
     config = configured(digits_dataset, trainer="tf_distribute", layout="HWCN", eval_batch_size=batch_size)
-    found = evaluate_checkpoint(config, digits_dataset, find_checkpoint(str(straight)))
+    metrics = evaluate_checkpoint(config, digits_dataset, find_checkpoint(str(straight)))
     (row,) = (row for row in read_history(str(straight)) if row.step == 20)
-    assert (found.step, found.num_examples) == (20, digits_dataset.split("validation").num_examples)
-    assert found.accuracy == pytest.approx(row.values["accuracy"])
-    assert found.loss == pytest.approx(row.values["loss"], abs=1e-5)
+    assert (metrics.step, metrics.num_examples) == (20, digits_dataset.split("validation").num_examples)
+    assert metrics.accuracy == pytest.approx(row.values["accuracy"])
+    assert metrics.loss == pytest.approx(row.values["loss"], abs=1e-5)
 
 
 def test_an_export_says_of_files_what_evaluation_says_of_records(digits_dataset, straight):
@@ -150,16 +150,16 @@ def test_an_export_says_of_files_what_evaluation_says_of_records(digits_dataset,
     assert (config.trainer, step, classifier.classes) == ("tf_distribute", 20, digits_dataset.classes)
     assert (Path(classifier.path) / "assets.extra" / "tf_serving_warmup_requests").is_file()
     record = held_out_records(digits_dataset)[0]
-    found = classifier.signature(image_bytes=tf.constant([record.encoded]))
-    assert {name: tensor.dtype for name, tensor in found.items()} == {
+    outputs = classifier.signature(image_bytes=tf.constant([record.encoded]))
+    assert {name: tensor.dtype for name, tensor in outputs.items()} == {
         "probabilities": tf.float32,
         "label": tf.int64,
         "class": tf.string,
     }
-    assert found["class"][0].numpy().decode() == digits_dataset.classes[int(found["label"][0])]
-    of_export = evaluate_export(classifier, digits_dataset, "validation", 100)
+    assert outputs["class"][0].numpy().decode() == digits_dataset.classes[int(outputs["label"][0])]
+    metrics = evaluate_export(classifier, digits_dataset, "validation", 100)
     (row,) = (row for row in read_history(str(straight)) if row.step == 20)
-    assert of_export.loss == pytest.approx(row.values["loss"], abs=1e-4)
+    assert metrics.loss == pytest.approx(row.values["loss"], abs=1e-4)
 
 
 def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tmp_path):
@@ -212,18 +212,18 @@ def test_checkpoints_of_other_classes_and_of_the_other_loop_are_refused_in_a_lin
 
 
 def test_a_run_goes_on_with_the_loop_that_it_began_with(digits_dataset):
-    begun = configured(digits_dataset, trainer="tf_distribute")
-    again = TrainConfig.of(digits_dataset, OPTIONS | {"dataset": digits_dataset.path}, earlier=begun)
+    earlier = configured(digits_dataset, trainer="tf_distribute")
+    again = TrainConfig.of(digits_dataset, OPTIONS | {"dataset": digits_dataset.path}, earlier=earlier)
     assert again.trainer == "tf_distribute"
     assert configured(digits_dataset).trainer == default_trainer()
 
 
 def test_a_run_says_on_which_devices(digits_dataset, tmp_path):
-    said: list[str] = []
-    train(digits_dataset, tmp_path, said, train_steps=1, steps_per_eval=1)
+    lines: list[str] = []
+    train(digits_dataset, tmp_path, lines, train_steps=1, steps_per_eval=1)
     num_devices = len(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    assert said[0].endswith(f" classes, on {num_devices} {kind}")
+    assert lines[0].endswith(f" classes, on {num_devices} {kind}")
 
 
 def test_a_batch_that_does_not_divide_by_the_replicas_is_refused(digits_dataset, tmp_path):

@@ -157,17 +157,17 @@ def test_waits_grow_to_a_limit_and_half_of_each_is_drawn():
 
 def test_a_lost_tpu_is_waited_for_and_progress_begins_the_waiting_anew():
     errors = [Unreachable("away"), tf.errors.UnavailableError(None, None, "Socket closed"), Unreachable("away")]
-    steps, waited, said = iter([0, 0, 100, 100, 100]), list[float](), list[str]()
+    steps, waited, lines = iter([0, 0, 100, 100, 100]), list[float](), list[str]()
 
     def attempt() -> str:
         if errors:
             raise errors.pop(0)
         return "done"
 
-    found = retry_while_unavailable(attempt, lambda: next(steps), waited.append, said.append, Backoff(10, 40, 1000))
-    assert found == "done"
+    result = retry_while_unavailable(attempt, lambda: next(steps), waited.append, lines.append, Backoff(10, 40, 1000))
+    assert result == "done"
     assert [5 <= waited[0] <= 10, 5 <= waited[1] <= 10, 10 <= waited[2] <= 20] == [True] * 3
-    assert said[1].startswith("TPU unavailable (Socket closed); retrying from step 100 in ")
+    assert lines[1].startswith("TPU unavailable (Socket closed); retrying from step 100 in ")
 
 
 def test_waiting_ends_and_says_that_the_command_goes_on():

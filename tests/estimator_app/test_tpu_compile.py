@@ -86,11 +86,13 @@ def test_an_evaluation_that_is_too_large_is_told(digits_dataset):
     config = configured(digits_dataset, trainer=default_trainer(), train_batch_size=8, **options)
     checks = make_checks(digits_dataset, config, ONE)
 
-    def of_size(batch: int) -> bytes:
+    def lower_evaluation(batch: int) -> bytes:
         return lower(checks.step_of("evaluation", batch)).serialized
 
     batch = config.eval_batch_size
-    finding = check_fits(Compiler(str(PYTHON), ONE), of_size(batch), "evaluation", batch, ONE, of_size)
+    finding = check_fits(
+        Compiler(str(PYTHON), ONE), lower_evaluation(batch), "evaluation", batch, ONE, lower_evaluation
+    )
     assert finding.verdict == FAILS
     assert finding.seen.startswith("evaluation: a step with 65536 images per core takes ")
     assert finding.advice.startswith("use --eval_batch_size=")
@@ -169,7 +171,7 @@ def test_the_step_of_the_example_in_jax_compiles_for_all_cores(capsys, in_tests)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "pattern"),
     [
         ("alone", "the 4 cores exchange nothing, so each computes all of the step or trains for itself"),
         ("large", r"the step takes \d+\.\d\d GiB per core, \d+\.\d\d GiB more than a core has"),
@@ -178,12 +180,12 @@ def test_the_step_of_the_example_in_jax_compiles_for_all_cores(capsys, in_tests)
         ("nothing", "nothing: AttributeError: module 'support.jax_steps' has no attribute 'nothing'"),
     ],
 )
-def test_a_step_in_jax_that_cannot_run_is_told_in_one_line(in_tests, name, said):
+def test_a_step_in_jax_that_cannot_run_is_told_in_one_line(in_tests, name, pattern):
     part = check_jax_step(Compiler(str(PYTHON), find_topology("v5e:2x2")), f"support.jax_steps:{name}")
     assert part.fails
-    (told,) = [str(finding) for finding in part.findings if finding.verdict == FAILS]
-    assert re.match(f"✗ (support.jax_steps:)?{said}", told)
-    assert "\n" not in told
+    (failure,) = [str(finding) for finding in part.findings if finding.verdict == FAILS]
+    assert re.match(f"✗ (support.jax_steps:)?{pattern}", failure)
+    assert "\n" not in failure
 
 
 def test_the_step_of_the_guide_compiles(capsys, monkeypatch, tmp_path):
@@ -195,5 +197,5 @@ def test_the_step_of_the_guide_compiles(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     code, out, err = run(capsys, *command[1].split(), f"--compiler={PYTHON}")
     assert (code, err) == (0, "")
-    shown = page.partition(command[0])[2].partition("\nThe module")[0].splitlines()
-    assert [line for line in out.splitlines() if line] == [line.removeprefix("    ") for line in shown if line]
+    expected = page.partition(command[0])[2].partition("\nThe module")[0].splitlines()
+    assert [line for line in out.splitlines() if line] == [line.removeprefix("    ") for line in expected if line]

@@ -28,7 +28,7 @@ TOPOLOGY = find_topology("v3:4x4")
 HOSTS, CORES = 4, 8
 
 
-def made(config, model_dir, mode, input_fn, estimator=None) -> tf.Graph:
+def build_graph(config, model_dir, mode, input_fn, estimator=None) -> tf.Graph:
     """Returns the graph of the app's own estimator."""
     return build(estimator or make_estimator(config, str(model_dir), cluster()), TOPOLOGY, mode, input_fn).graph
 
@@ -40,22 +40,22 @@ def nodes(graph: tf.Graph) -> list[Any]:
 
 def ops_behind(node: Any, by_name: dict[str, Any]) -> set[str]:
     """Returns the kinds of nodes that a node's values come from, no further back than to what all cores share."""
-    seen, ahead = set(), [node]
+    visited, ahead = set(), [node]
     while ahead:
         for name in ahead.pop().input:
             origin = by_name.get(name.partition(":")[0])  # none of what is not a value, or a function's argument
-            if origin and origin.name not in seen:
-                seen.add(origin.name)
+            if origin and origin.name not in visited:
+                visited.add(origin.name)
                 ahead += [] if origin.op == "CrossReplicaSum" else [origin]
-    return {by_name[name].op for name in seen}
+    return {by_name[name].op for name in visited}
 
 
 ALL_CORES = [(f"/job:worker/task:{host}/device:CPU:0", core) for host in range(HOSTS) for core in range(CORES)]
 
 
-def shapes(found: list[Any]) -> list[list[int]]:
+def shapes(node_defs: list[Any]) -> list[list[int]]:
     """Returns the shapes that each core takes."""
-    (dequeue,) = [node for node in found if node.op == "InfeedDequeueTuple"]
+    (dequeue,) = [node for node in node_defs if node.op == "InfeedDequeueTuple"]
     return [[dim.size for dim in shape.dim] for shape in dequeue.attr["shapes"].list.shape]
 
 
@@ -65,18 +65,18 @@ def shapes(found: list[Any]) -> list[list[int]]:
 def test_every_core_trains_on_its_own_part_and_shares_its_gradients(digits_dataset, tmp_path, layout, image):
     config = configured(digits_dataset, layout=layout, train_batch_size=128, eval_batch_size=128)
     train = make_train_input_fn(digits_dataset, config.input)
-    graph = made(config, tmp_path, "training", train)
+    graph = build_graph(config, tmp_path, "training", train)
     assert sorted(fed(graph)) == ALL_CORES
-    found = nodes(graph)
-    assert shapes(found) == [image, [4], [4]]
-    ops = [node.op for node in found]
+    node_defs = nodes(graph)
+    assert shapes(node_defs) == [image, [4], [4]]
+    ops = [node.op for node in node_defs]
     trained = ops.count("ResourceApplyMomentum")
     assert trained == 6 * 3 + 2  # 6 x (kernel, scale, offset), and the dense layer
     assert ops.count("CrossReplicaSum") == trained + 2  # and the examples' weights, and the loss that is told
     assert ops.count("AssignSubVariableOp") == 6 * 2  # batch normalisation's means and variances
     assert "Cos" in ops  # the schedule
     assert "Placeholder" not in ops
-    (replicas,) = [node.attr["num_replicas"].i for node in found if node.op == "TPUReplicateMetadata"]
+    (replicas,) = [node.attr["num_replicas"].i for node in node_defs if node.op == "TPUReplicateMetadata"]
     assert replicas == HOSTS * CORES
 
 
@@ -95,18 +95,19 @@ def test_every_way_of_training_updates_from_summed_gradients_and_sends_its_curve
 ):
     config = configured(digits_dataset, train_batch_size=128, **options)
     train = make_train_input_fn(digits_dataset, config.input)
-    graph = made(config, tmp_path, "training", train)
-    found = nodes(graph)
-    by_name = {node.name: node for node in found}
-    updates = [node for node in found if node.op == update]
+    graph = build_graph(config, tmp_path, "training", train)
+    node_defs = nodes(graph)
+    by_name = {node.name: node for node in node_defs}
+    updates = [node for node in node_defs if node.op == update]
     assert len(updates) == (62 if "network" in options else 20)
-    assert [node.op for node in found].count("CrossReplicaSum") == len(updates) + 2  # of the weights, and of the loss
+    # 2: of the weights, and of the loss.
+    assert [node.op for node in node_defs].count("CrossReplicaSum") == len(updates) + 2
     for node in updates:  # LARS' norms and all decay are of what the cores' gradients add up to
         assert "CrossReplicaSum" in ops_behind(node, by_name)
         assert not ops_behind(node, by_name) & {"Conv2DBackpropFilter", "BiasAddGrad"}
-    written = [node for node in found if node.op == "WriteSummary"]
-    assert sorted(node.name.split("/")[1] for node in written) == ["epoch", "learning_rate", "loss"]
-    assert all("CPU" in node.device for node in written)
+    summaries = [node for node in node_defs if node.op == "WriteSummary"]
+    assert sorted(node.name.split("/")[1] for node in summaries) == ["epoch", "learning_rate", "loss"]
+    assert all("CPU" in node.device for node in summaries)
 
 
 def test_cores_whose_examples_weigh_differently_take_the_step_of_one(digits_dataset, tmp_path):
@@ -128,15 +129,15 @@ def test_cores_whose_examples_weigh_differently_take_the_step_of_one(digits_data
         initialise = v1.global_variables_initializer()
     sums = [op for op in graph.get_operations() if op.type == "CrossReplicaSum"]  # as made: none needs a later one
     examples = (linear_network.IMAGES, linear_network.WEIGHT, linear_network.LABELS)
-    cores = [dict(zip(fed, (part[at : at + 4] for part in examples), strict=True)) for at in (0, 4)]
+    cores = [dict(zip(fed, (part[offset : offset + 4] for part in examples), strict=True)) for offset in (0, 4)]
     only_what_is_run = v1.GraphOptions(place_pruned_graph=True)
     with v1.Session(graph=graph, config=v1.ConfigProto(graph_options=only_what_is_run)) as session:
         session.run(initialise)
         start(session)
-        known: dict[Any, Any] = {}
+        totals: dict[Any, Any] = {}
         for op in sums:
-            known[op.outputs[0]] = sum(session.run(op.inputs[0], {**core, **known}) for core in cores)
-        loss, _ = session.run([spec.loss, spec.train_op], {**cores[0], **known})
+            totals[op.outputs[0]] = sum(session.run(op.inputs[0], {**core, **totals}) for core in cores)
+        loss, _ = session.run([spec.loss, spec.train_op], {**cores[0], **totals})
         kernel, bias = session.run(v1.trainable_variables())
     expected = linear_network.step(config.input.mean, config.input.std)
     for one, other in zip((loss, kernel, bias), expected, strict=True):
@@ -162,9 +163,9 @@ def test_a_tpu_s_host_gives_variables_the_network_s_own_values(digits_dataset, t
     reads = [f"{variable.op.name}/Read/ReadVariableOp" for variable in variables]
     needed = [*reads, *(variable.initializer.name for variable in variables)]
     worker = tf.distribute.Server({"worker": ["localhost:0"]}, job_name="worker", task_index=0)
-    with tf.Graph().as_default() as of_host, v1.Session(worker.target, of_host) as session:
+    with tf.Graph().as_default() as host_graph, v1.Session(worker.target, host_graph) as session:
         tf.graph_util.import_graph_def(v1.graph_util.extract_sub_graph(graph.as_graph_def(), needed), name="")
-        assert {op.device for op in of_host.get_operations()} <= {"", "/job:worker/task:0/device:CPU:0"}
+        assert {op.device for op in host_graph.get_operations()} <= {"", "/job:worker/task:0/device:CPU:0"}
 
         def run(ops: Any, fed: Any) -> Any:
             return session.run([op.name for op in ops], {tensor.name: value for tensor, value in fed.items()})
@@ -178,21 +179,21 @@ def test_a_tpu_s_host_gives_variables_the_network_s_own_values(digits_dataset, t
 def test_every_core_evaluates_its_own_part(digits_dataset, tmp_path):
     config = configured(digits_dataset, eval_batch_size=128)
     evaluate = make_eval_input_fn(digits_dataset, config.input)
-    graph = made(config, tmp_path, "evaluation", evaluate)
+    graph = build_graph(config, tmp_path, "evaluation", evaluate)
     assert sorted(fed(graph)) == ALL_CORES
-    found = nodes(graph)
-    assert shapes(found) == [[4, 16, 16, 3], [4], [4]]
-    assert "ResourceApplyMomentum" not in {node.op for node in found}
+    node_defs = nodes(graph)
+    assert shapes(node_defs) == [[4, 16, 16, 3], [4], [4]]
+    assert "ResourceApplyMomentum" not in {node.op for node in node_defs}
 
 
 # (mode, batches of a host in a step, hosts whose input_fn runs, examples of a core)
 MODES = [("PER_HOST_V2", CORES, HOSTS, 4), ("PER_HOST_V1", 1, HOSTS, 4), ("BROADCAST", 1, 1, 128)]
 
 
-@pytest.mark.parametrize(("mode", "batches", "hosts", "of_core"), MODES)
+@pytest.mark.parametrize(("mode", "batches", "hosts", "core_batch"), MODES)
 @pytest.mark.long
 def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
-    digits_dataset, tmp_path, mode, batches, hosts, of_core
+    digits_dataset, tmp_path, mode, batches, hosts, core_batch
 ):
     config = configured(digits_dataset, train_batch_size=128, eval_batch_size=128)
     estimator = make_estimator(config, str(tmp_path), cluster())
@@ -204,45 +205,45 @@ def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
 
     def input_fn(params, config):
         called.append((dict(params), config))
-        return make_train_input_fn(digits_dataset, plain)(params, config)
+        return make_train_input_fn(digits_dataset, input_config)(params, config)
 
-    plain = InputConfig(16, crop_area=(1, 1), crop_aspect=(1, 1), flip=False)  # every crop the whole image
-    graph = made(config, tmp_path, "training", input_fn, estimator)
+    input_config = InputConfig(16, crop_area=(1, 1), crop_aspect=(1, 1), flip=False)  # every crop the whole image
+    graph = build_graph(config, tmp_path, "training", input_fn, estimator)
     assert sorted(fed(graph)) == ALL_CORES
-    found = nodes(graph)
-    assert shapes(found) == [[of_core, 16, 16, 3], [of_core], [of_core]]
+    node_defs = nodes(graph)
+    assert shapes(node_defs) == [[core_batch, 16, 16, 3], [core_batch], [core_batch]]
     assert len(called) == hosts
     # The same calls again, this time run: a step is 128 examples, and none comes twice within the first ten.
     images = [
         image.tobytes()
         for params, run_config in called
-        for features, _ in make_train_input_fn(digits_dataset, plain)(params, run_config).take(10 * batches)
+        for features, _ in make_train_input_fn(digits_dataset, input_config)(params, run_config).take(10 * batches)
         for image in features["image"].numpy()
     ]
     assert len(images) == len(set(images)) == 10 * 128
 
 
 @pytest.mark.parametrize(
-    ("layout", "axis", "of_core"),
+    ("layout", "axis", "core_shape"),
     [("HWCN", 3, [16, 16, 3, 4]), ("HWNC", 2, [16, 16, 4, 3]), ("auto", 2, [16, 16, 4, 3])],
 )
 def test_one_batch_for_a_host_s_cores_is_cut_along_the_axis_of_its_layout(
-    digits_dataset, tmp_path, layout, axis, of_core
+    digits_dataset, tmp_path, layout, axis, core_shape
 ):
     config = configured(digits_dataset, layout=layout, train_batch_size=128)
-    ours = make_estimator(config, str(tmp_path), cluster())
+    app_estimator = make_estimator(config, str(tmp_path), cluster())
     modes = v1.estimator.tpu.InputPipelineConfig
-    tpu_config = ours.config.tpu_config._replace(per_host_input_for_training=modes.PER_HOST_V1)
+    tpu_config = app_estimator.config.tpu_config._replace(per_host_input_for_training=modes.PER_HOST_V1)
     estimator = v1.estimator.tpu.TPUEstimator(
         make_model_fn(config),
-        config=ours.config.replace(tpu_config=tpu_config),
+        config=app_estimator.config.replace(tpu_config=tpu_config),
         train_batch_size=128,
         batch_axis=[axis, 0, 0],  # image, weight, label
     )
     input_fn = make_train_input_fn(digits_dataset, config.input)
-    graph = made(config, tmp_path, "training", input_fn, estimator)
+    graph = build_graph(config, tmp_path, "training", input_fn, estimator)
     assert sorted(fed(graph)) == ALL_CORES
-    assert shapes(nodes(graph)) == [of_core, [4], [4]]
+    assert shapes(nodes(graph)) == [core_shape, [4], [4]]
 
 
 def test_paths_that_a_tpu_cannot_open_are_refused():

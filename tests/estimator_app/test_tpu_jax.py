@@ -29,7 +29,7 @@ with_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason=
 SMALL = ("--trainer=jax", "--image_size=16", "--train_batch_size=32", "--eval_batch_size=32", "--wrong_images=0")
 
 
-def asked(manifest: Manifest, *flags: str, topology: str = "v5e:2x2") -> tuple[str, ...]:
+def preflight_command(manifest: Manifest, *flags: str, topology: str = "v5e:2x2") -> tuple[str, ...]:
     return ("preflight", f"--dataset={manifest.path}", f"--topology={topology}", *SMALL, *flags)
 
 
@@ -62,26 +62,26 @@ def test_every_generation_compiles_the_step_over_its_devices(digits_dataset, top
 @with_libtpu
 @pytest.mark.preflight
 def test_the_whole_page_of_a_good_run_without_tensorflow_or_beam(digits_dataset):
-    done = command(*asked(digits_dataset, "--network=cnn", topology="v5e:2x2"))
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    process = command(*preflight_command(digits_dataset, "--network=cnn", topology="v5e:2x2"))
+    assert (process.returncode, process.stderr) == (0, "")
+    lines = process.stdout.splitlines()
     assert lines[0] == "cnn by jax on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
     assert [line for line in lines if line and line[0] != " "][2:-1] == ["runtime", "input", "compile", "feeding"]
-    assert "✗" not in done.stdout
-    assert len(re.findall(r"^ +– ", done.stdout, re.MULTILINE)) == 1
-    assert "✓ input per core: image [8, 16, 16, 3] uint8, label [8] int32, weight [8] float32" in done.stdout
+    assert "✗" not in process.stdout
+    assert len(re.findall(r"^ +– ", process.stdout, re.MULTILINE)) == 1
+    assert "✓ input per core: image [8, 16, 16, 3] uint8, label [8] int32, weight [8] float32" in process.stdout
     examples = digits_dataset.split("validation").num_examples
-    assert f"each of {examples} examples exactly once" in done.stdout
+    assert f"each of {examples} examples exactly once" in process.stdout
     for mode in ("training", "evaluation"):
-        assert f"✓ {mode}: a step with 8 images per core takes " in done.stdout
-    assert re.search(r"✓ the 4 cores exchange tensors: \d+ all-reduce", done.stdout)
+        assert f"✓ {mode}: a step with 8 images per core takes " in process.stdout
+    assert re.search(r"✓ the 4 cores exchange tensors: \d+ all-reduce", process.stdout)
     # Whether a VM's vCPUs are enough depends on how fast this machine is now; test_preflight_feeding.py has each case.
     assert re.search(
         r"the TPU needs [\d,]+ images/s from .+ per core(, (and|but) a VM has 112 vCPUs| can decode that, but)",
-        done.stdout,
+        process.stdout,
     )
     # 3 times forward, which `python -m benchmarks.networks` counts as 0.0193 GFLOP an image of 32 pixels.
-    (flops,) = re.findall(r"takes ([\d.]+) GFLOP", done.stdout)
+    (flops,) = re.findall(r"takes ([\d.]+) GFLOP", process.stdout)
     assert float(flops) == pytest.approx(8 * 3 * 0.0193 / 4, rel=0.35)
     assert lines[-1] == "nothing found that would fail on a TPU; lines marked – were not checked"
 
@@ -90,16 +90,16 @@ def test_the_whole_page_of_a_good_run_without_tensorflow_or_beam(digits_dataset)
 @pytest.mark.preflight
 def test_too_little_memory_is_told_by_how_much(digits_dataset):
     checks = make_checks(digits_dataset, "v5e:1x1", image_size=64)
-    found = compiled(checks, "training", 2**22)
-    assert isinstance(found, TooLarge)
-    assert found.needs > found.has
+    result = compiled(checks, "training", 2**22)
+    assert isinstance(result, TooLarge)
+    assert result.needs > result.has
     # The compiler keeps some of the memory that Google's page names.
-    assert 0.9 < found.has / checks.topology.memory_bytes <= 1
+    assert 0.9 < result.has / checks.topology.memory_bytes <= 1
 
 
-def program_of(kept: str) -> Program:
+def program_of(instructions: str) -> Program:
     memory = {"argument": 10, "output": 0, "alias": 0, "temp": 0, "generated_code": 0}
-    return Program(1e12, 1e9, memory, f"HloModule step\n\nENTRY %main () -> f32[] {{\n  {kept}\n}}\n")
+    return Program(1e12, 1e9, memory, f"HloModule step\n\nENTRY %main () -> f32[] {{\n  {instructions}\n}}\n")
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_the_page_says_what_cores_exchange_and_asks_for_no_layout(digits_dataset
     program = program_of(f"%images = u8[8,16,16,3]{{0,3,2,1:T(8,128)(4,1)}} parameter(0)\n  {text}")
     source = maker.of_size(8)
     part, _ = check_compile(lambda step: program, source, 8, checks.topology, checks.layout, maker.of_size)
-    (finding,) = [each for each in part.findings if "exchange" in each.seen]
+    (finding,) = [finding for finding in part.findings if "exchange" in finding.seen]
     assert finding.verdict == verdict
-    assert not [each for each in part.findings if "--layout" in each.advice]
+    assert not [finding for finding in part.findings if "--layout" in finding.advice]
     assert part.numbers["memory_of_a_core"] == 16 * 2**30
 
 
@@ -139,11 +139,11 @@ def test_the_step_is_the_function_that_train_calls(digits_dataset, monkeypatch):
     from estimator_app.trainers.jax import tpu_checks
     from estimator_app.trainers.jax.state import make_run
 
-    made: list[Any] = []
+    runs: list[Any] = []
 
     def make_and_keep(*args: Any, **more: Any) -> Any:
-        made.append(make_run(*args, **more))
-        return made[-1]
+        runs.append(make_run(*args, **more))
+        return runs[-1]
 
     monkeypatch.setattr(tpu_checks, "make_run", make_and_keep)
     checks = make_checks(digits_dataset, "v5e:2x2", **RECIPE | {"augment": "none"})
@@ -152,7 +152,7 @@ def test_the_step_is_the_function_that_train_calls(digits_dataset, monkeypatch):
         assert source.name == "estimator_app.trainers.jax.tpu_checks:make_step"
         arguments = json.loads(json.dumps(source.arguments))  # as the other process gets them
         step, shapes = tpu_checks.make_step(jax.devices()[:1], *arguments)
-        assert step is getattr(made[-1], name)
+        assert step is getattr(runs[-1], name)
         jax.eval_shape(step, *shapes)
         assert shapes[1]["image"].shape == (8, 16, 16, 3)
 
@@ -180,7 +180,7 @@ def test_every_vm_s_input_is_read(digits_dataset):
 def test_a_mistake_is_one_line_and_exit_2(capsys, digits_dataset, monkeypatch, flags, message):
     compiler = f"--compiler={sys.executable}"  # is not asked
     monkeypatch.setattr(subprocess, "run", None)
-    assert message in refused(capsys, *asked(digits_dataset, compiler, *flags))
+    assert message in refused(capsys, *preflight_command(digits_dataset, compiler, *flags))
 
 
 def test_libtpu_that_is_not_installed_is_one_line_and_exit_2(capsys, digits_dataset, monkeypatch):
@@ -188,8 +188,8 @@ def test_libtpu_that_is_not_installed_is_one_line_and_exit_2(capsys, digits_data
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "libtpu" else find(name, *more)
     )
-    said = refused(capsys, *asked(digits_dataset))
-    assert "libtpu is not installed; use pip install 'jpeg2tpu[preflight]'" in said
+    message = refused(capsys, *preflight_command(digits_dataset))
+    assert "libtpu is not installed; use pip install 'jpeg2tpu[preflight]'" in message
 
 
 def test_the_guide_s_table_has_the_chips_of_the_program():
@@ -197,8 +197,8 @@ def test_the_guide_s_table_has_the_chips_of_the_program():
 
     page = (Path(ROOT) / "docs/preflight.md").read_text().partition("## The trainer on JAX")[2]
     rows = re.findall(r"^\| `(\w+)` \| (\d) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE)
-    shown = {name: [float(number.replace(",", "")) for number in numbers] for name, *numbers in rows}
-    assert {*shown} == {"v5e", "v5p", "v6e", "tpu7x"}
-    for name, numbers in shown.items():
+    table = {name: [float(number.replace(",", "")) for number in numbers] for name, *numbers in rows}
+    assert {*table} == {"v5e", "v5p", "v6e", "tpu7x"}
+    for name, numbers in table.items():
         chip = CHIPS[name]
         assert numbers == [chip.cores, chip.hbm_gib, chip.flops / 1e12, chip.bytes_per_second / 1e9]

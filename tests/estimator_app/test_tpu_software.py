@@ -29,19 +29,19 @@ def test_the_page_has_the_table():
     ],
 )
 def test_a_slice_gets_the_name_of_its_software(version, topology, runtime, package):
-    found = find_software(version, find_topology(topology))
-    assert found
-    assert (found.runtime, found.package) == (runtime, package)
-    assert "tf_distribute" in found.trainers
+    software = find_software(version, find_topology(topology))
+    assert software
+    assert (software.runtime, software.package) == (runtime, package)
+    assert "tf_distribute" in software.trainers
 
 
 def test_tpuestimator_runs_only_where_there_is_no_pjrt():
     for version in ("2.15.1", "2.16.1", "2.20.0"):
         for generation, chip in CHIPS.items():
-            found = find_software(version, find_topology(f"{generation}:{chip.slices[-1]}"))
+            software = find_software(version, find_topology(f"{generation}:{chip.slices[-1]}"))
             is_se = version == "2.15.1" and generation in ("v2", "v3", "v4")
-            assert bool(found and "tpu_estimator" in found.trainers) == is_se
-            assert not is_se or (found and found.runtime.endswith("-se"))
+            assert bool(software and "tpu_estimator" in software.trainers) == is_se
+            assert not is_se or (software and software.runtime.endswith("-se"))
 
 
 def test_what_is_not_documented_has_no_row():

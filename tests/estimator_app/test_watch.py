@@ -28,22 +28,24 @@ pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]
 TRAINERS = ["tf_distribute"] + ["tpu_estimator"] * (default_trainer() == "tpu_estimator")
 NETWORK = f"--network={small_network.NAME}"
-OF_TRAINING = {"train_loss", "images_per_second", "input_wait", "train_seconds", "eval_seconds"}
+TRAINING_COLUMNS = {"train_loss", "images_per_second", "input_wait", "train_seconds", "eval_seconds"}
 
 
-def train(manifest, model_dir, said=None, **options):
+def train(manifest, model_dir, lines=None, **options):
     config = configured(
         manifest, **{"trainer": "tf_distribute", "eval": "watch", "network": small_network.NAME} | options
     )
-    report = (said if said is not None else []).append
+    report = (lines if lines is not None else []).append
     return run_training(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
 
 
 def beside(command: str, model_dir, *flags: str) -> subprocess.Popen[str]:
     """Starts a command of estimator_app as a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    whole = [sys.executable, "-W", "ignore", "-m", "estimator_app", command, f"--model_dir={model_dir}", *flags]
-    return subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    arguments = [sys.executable, "-W", "ignore", "-m", "estimator_app", command, f"--model_dir={model_dir}", *flags]
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
 
 
 def training_beside(manifest, model_dir, trainer: str, *flags: str) -> subprocess.Popen[str]:
@@ -61,25 +63,25 @@ def ended(process: subprocess.Popen[str]) -> str:
 def metrics(model_dir) -> list[tuple[int, dict[str, float]]]:
     """Returns step and values of each row of history.csv but those of time and training."""
     rows = read_history(str(model_dir))
-    return [(row.step, {key: row.values[key] for key in row.values.keys() - OF_TRAINING}) for row in rows]
+    return [(row.step, {key: row.values[key] for key in row.values.keys() - TRAINING_COLUMNS}) for row in rows]
 
 
-def kept(model_dir) -> dict[str, list[int]]:
+def exported_steps(model_dir) -> dict[str, list[int]]:
     return {kind: [entry["step"] for entry in read_kept(str(model_dir), kind)] for kind in ("last", "best")}
 
 
 def names(model_dir) -> list[str]:
     """Returns the files of a run but the numbers of exports, and times in the names of TensorBoard's files."""
-    found = {
+    paths = {
         re.sub(r"/[0-9]{10}/|tfevents.*", "/N/", str(path.relative_to(model_dir))) for path in model_dir.rglob("*")
     }
     # TensorFlow renames its list of checkpoints from a temporary file, which stays if it is killed before.
-    return sorted(name for name in found if not re.search(r"export/.*[0-9]{10}$|^checkpoint\.tmp", name))
+    return sorted(name for name in paths if not re.search(r"export/.*[0-9]{10}$|^checkpoint\.tmp", name))
 
 
 def assert_same_run(model_dir, other) -> None:
     assert metrics(model_dir) == metrics(other)
-    assert kept(model_dir) == kept(other)
+    assert exported_steps(model_dir) == exported_steps(other)
     first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (model_dir, other))
     assert (model_dir / first.pop("export")).is_dir()
     second.pop("export")
@@ -124,8 +126,8 @@ def test_a_watcher_that_is_killed_goes_on_where_history_ends(digits_dataset, tmp
         watcher.communicate(timeout=100)
         assert watcher.returncode in (code, 0)
     last = metrics(model_dir)[-1][0]
-    told = ended(beside("watch", model_dir))
-    again = [int(step) for step in re.findall(r"^step (\d+)/40: ", told, re.MULTILINE)]
+    output = ended(beside("watch", model_dir))
+    again = [int(step) for step in re.findall(r"^step (\d+)/40: ", output, re.MULTILINE)]
     assert again == list(range(last + 5, 41, 5))
     assert_same_run(model_dir, inline)
     assert ended(beside("watch", model_dir)).startswith("nothing to train: step 40 is done, ")
@@ -156,35 +158,35 @@ def test_training_that_is_killed_goes_on_beside_its_watcher(digits_dataset, tmp_
 def trained(digits_dataset, tmp_path_factory):
     """A model_dir trained with --eval=watch, without a watcher."""
     model_dir = tmp_path_factory.mktemp("trained")
-    said: list[str] = []
-    assert train(digits_dataset, model_dir, said, train_steps=9, steps_per_eval=1, train_batch_size=4) is None
-    assert not [line for line in said if line.startswith("step ")]
+    lines: list[str] = []
+    assert train(digits_dataset, model_dir, lines, train_steps=9, steps_per_eval=1, train_batch_size=4) is None
+    assert not [line for line in lines if line.startswith("step ")]
     return model_dir
 
 
 def test_training_keeps_each_checkpoint_that_is_to_be_evaluated_and_writes_nothing_of_the_watcher(trained):
     assert finished_steps(str(trained)) == list(range(1, 10))
-    there = {path.name for path in trained.iterdir()}
-    assert not there & {"history.csv", "metrics.json", "exports.json", "curves.png", "export", "eval"}
+    files = {path.name for path in trained.iterdir()}
+    assert not files & {"history.csv", "metrics.json", "exports.json", "curves.png", "export", "eval"}
 
 
 def test_a_watcher_says_which_steps_it_could_not_evaluate(digits_dataset, trained, tmp_path):
-    said: list[str] = []
+    lines: list[str] = []
     copy = tmp_path / "model"
     subprocess.run(["cp", "-r", str(trained), str(copy)], check=True)
     for path in copy.glob("model.ckpt-[1-6].*"):
         path.unlink()
     next(copy.glob("model.ckpt-8.data*")).write_bytes(b"damaged")
-    finished = watch(str(copy), network=small_network.NAME, report=said.append, poll_seconds=0.01)
-    assert said[0] == "steps not evaluated, as they have no checkpoint any more: 1, 2, 3, 4, 5 and 1 more"
-    assert said[1].startswith("step 7/9: ")
-    assert said[2].startswith("step 8 was not evaluated: a checkpoint cannot be read: ")
-    assert said[3].startswith("step 9/9: ")
+    finished = watch(str(copy), network=small_network.NAME, report=lines.append, poll_seconds=0.01)
+    assert lines[0] == "steps not evaluated, as they have no checkpoint any more: 1, 2, 3, 4, 5 and 1 more"
+    assert lines[1].startswith("step 7/9: ")
+    assert lines[2].startswith("step 8 was not evaluated: a checkpoint cannot be read: ")
+    assert lines[3].startswith("step 9/9: ")
     assert [step for step, _ in metrics(copy)] == [7, 9]
     rows = read_history(str(copy))
-    found = best(rows, "accuracy")
-    assert found
-    assert kept(copy) == {"last": [9], "best": [found.step] if found.step == 7 else [7, 9]}
+    best_row = best(rows, "accuracy")
+    assert best_row
+    assert exported_steps(copy) == {"last": [9], "best": [best_row.step] if best_row.step == 7 else [7, 9]}
     assert finished.metrics.step == 9
     # A run that is complete is complete for training, too.
     assert train(digits_dataset, copy, train_steps=9, steps_per_eval=1, train_batch_size=4) == finished
@@ -224,8 +226,8 @@ def test_mistakes_are_one_line(digits_dataset, trained, tmp_path, capsys):
 
 @pytest.mark.long
 def test_none_evaluates_the_last_step_alone(digits_dataset, tmp_path):
-    said: list[str] = []
-    finished = train(digits_dataset, tmp_path, said, eval="none", train_steps=4, steps_per_eval=2)
+    lines: list[str] = []
+    finished = train(digits_dataset, tmp_path, lines, eval="none", train_steps=4, steps_per_eval=2)
     assert [step for step, _ in metrics(tmp_path)] == [4]
     assert finished == train(digits_dataset, tmp_path, eval="none", train_steps=4, steps_per_eval=2)
     assert finished_steps(str(tmp_path)) == [0, 2, 4]
