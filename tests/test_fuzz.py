@@ -52,7 +52,7 @@ def empty(tmp_path_factory):
 )
 def test_the_fuzzer_notices_what_no_command_may_do(empty: Sandbox, what: str, problems: list[str]):
     empty.prepare("list", 0, [])
-    found, _ = empty.wrong(Command("fuzz_mischief", (what,), writes=("out",)), [])
+    found, _ = empty.find_problems(Command("fuzz_mischief", (what,), writes=("out",)), [])
     assert len(found) == len(problems)
     for said, problem in zip(found, problems, strict=True):
         assert said.endswith(problem)

@@ -14,9 +14,9 @@ from kills.moment import VICTIMS, Conversions, Moment, Outcome
 
 
 def test_moments_are_spread_over_the_run_for_each_kind_and_are_the_same_each_time():
-    moments = [Moment.of(number, seed=0) for number in range(120)]
-    assert moments == [Moment.of(number, seed=0) for number in range(120)]
-    assert moments != [Moment.of(number, seed=1) for number in range(120)]
+    moments = [Moment.from_number(number, seed=0) for number in range(120)]
+    assert moments == [Moment.from_number(number, seed=0) for number in range(120)]
+    assert moments != [Moment.from_number(number, seed=1) for number in range(120)]
     for victim in VICTIMS:
         for overwrite in (False, True):
             shares = sorted(each.share for each in moments if (each.victim, each.overwrite) == (victim, overwrite))

@@ -17,7 +17,7 @@ from estimator_app.train import open_run
 from support import small_network
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import OPTIONS, keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 from tpu_input import read_manifest
 
 pytestmark = keras_warns
@@ -43,7 +43,7 @@ class Calls(estimator_app.Callback):
         self.events.append(("evaluation", metrics.step))
 
 
-@pytest.mark.parametrize("trainer", HERE)
+@pytest.mark.parametrize("trainer", RUNNABLE)
 def test_each_call_is_made_once_and_a_moved_model_dir_goes_on(digits_dataset, tmp_path, trainer):
     lines: list[str] = []
 

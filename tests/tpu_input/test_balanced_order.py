@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.dataset_writer import write_dataset
 from support.numbered_dataset import write_numbered
 from support.permutation import hashed, permuted
-from support.training_input import AUGMENTED, WHOLE, batches, images, same
+from support.training_input import AUGMENTED, UNCROPPED, batches, images, same
 from tpu_input import InputConfig, make_train_input_fn, training_order
 from tpu_input.pipeline import order as order_module
 from tpu_input.pipeline.caching import cache_bytes
@@ -23,7 +23,7 @@ from tpu_input.pipeline.order import BalancedOrder
 # Records of each class: one class with a single record, one without any, one of each size between.
 COUNTS = (40, 1, 0, 7, 100, 2)
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(6), COUNTS)).tolist()
-BALANCED = dataclasses.replace(WHOLE, sampling="balanced")
+BALANCED = dataclasses.replace(UNCROPPED, sampling="balanced")
 
 
 def stream(labels: list[int], seed: int, positions: int) -> list[int]:

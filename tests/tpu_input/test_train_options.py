@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support.training_input import AUGMENTED, WHOLE, Context, batches, images, same
+from support.training_input import AUGMENTED, UNCROPPED, Context, batches, images, same
 from tpu_input import InputConfig, augment, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.pipeline import order
 from tpu_input.pipeline.caching import cache_bytes, check_memory
@@ -42,7 +42,7 @@ def test_a_resumed_run_is_exact_with_caches_and_echoes(digits_dataset, straight,
 @pytest.mark.parametrize("cache", ["records", "decoded"])
 def test_a_cache_keeps_every_example_once_an_epoch_in_another_order_and_freezes_no_crop(digits_dataset, cache):
     total = digits_dataset.split("train").num_examples
-    seen = images(batches(digits_dataset, changed(WHOLE, cache=cache), 2 * total // 48))
+    seen = images(batches(digits_dataset, changed(UNCROPPED, cache=cache), 2 * total // 48))
     assert set(seen[:total]) == set(seen[total : 2 * total])
     assert len(set(seen)) == total
     assert seen[:total] != seen[total : 2 * total]
@@ -85,14 +85,14 @@ def test_echoes_are_other_crops_of_the_same_examples_in_consecutive_batches(digi
 
 @pytest.mark.long
 def test_the_union_of_windows_is_decoded_as_each_alone(digits_dataset):
-    whole = batches(digits_dataset, changed(WHOLE, echo=2), 2)
+    whole = batches(digits_dataset, changed(UNCROPPED, echo=2), 2)
     assert np.array_equal(whole[0][0], whole[1][0])
-    assert np.array_equal(whole[0][0], batches(digits_dataset, WHOLE, 1)[0][0])
+    assert np.array_equal(whole[0][0], batches(digits_dataset, UNCROPPED, 1)[0][0])
 
 
 @pytest.mark.parametrize("cache", [None, "decoded"])
 def test_the_crops_of_an_image_are_in_different_steps_also_where_a_step_takes_several_batches(digits_dataset, cache):
-    config = changed(WHOLE, echo=2, cache=cache)
+    config = changed(UNCROPPED, echo=2, cache=cache)
     found = batches(digits_dataset, config, 12, context=Context(0, 1, replicas_per_host=3), batch_size=16)
     steps = [images(found[begin : begin + 3]) for begin in range(0, 12, 3)]
     assert [len(set(step)) for step in steps] == [48] * 4
@@ -134,7 +134,7 @@ def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dat
 
 def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
     total = digits_dataset.split("train").num_examples
-    seen = images(batches(digits_dataset, changed(WHOLE, deterministic=False), 61))
+    seen = images(batches(digits_dataset, changed(UNCROPPED, deterministic=False), 61))
     # Where an epoch ends, images that are decoded at the same time overtake each other.
     counts = Counter(seen)
     assert len(counts) == total
@@ -154,10 +154,10 @@ def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
     ],
 )
 def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtype):
-    config = changed(WHOLE, augment=function, dtype=dtype)
+    config = changed(UNCROPPED, augment=function, dtype=dtype)
     run = batches(digits_dataset, config, 3)
     assert same(run, batches(digits_dataset, config, 3))
-    assert not same(run, batches(digits_dataset, changed(WHOLE, dtype=dtype), 3))
+    assert not same(run, batches(digits_dataset, changed(UNCROPPED, dtype=dtype), 3))
     assert run[0][0].dtype == dtype
     assert 0 <= run[0][0].min() < run[0][0].max() <= 255
 
