@@ -27,7 +27,11 @@ FORBIDDEN = {"beam_pipelines": {"tensorflow"}, "tpu_input": {"apache_beam"}, "es
 LEAVES = {"config", "options"}
 COMMAND_OF_FOLDER = {("tpu_input.benchmark", "tpu_input.train")}
 TRAINERS = tuple(f"estimator_app.trainers.{name}" for name in ("tpu_estimator", "tf_distribute", "jax"))
-JAX_MODULES = ("estimator_app.trainers.jax", "estimator_app.saved_model.stablehlo", "estimator_app.preflight.libtpu_program")
+JAX_MODULES = (
+    "estimator_app.trainers.jax",
+    "estimator_app.saved_model.stablehlo",
+    "estimator_app.preflight.libtpu_program",
+)
 REPEATED = {"__init__", "__main__", "commands", "config", "train", "evaluate", "predict", "export"}
 WITHOUT_TENSORFLOW = (
     "beam_pipelines",
@@ -72,7 +76,8 @@ def folder(module: str) -> str:
 
 
 IMPORTS = {
-    module: {target for name in imported(module) if (target := own_module(name))} - {module, *PACKAGES} for module in MODULES
+    module: {target for name in imported(module) if (target := own_module(name))} - {module, *PACKAGES}
+    for module in MODULES
 }
 
 

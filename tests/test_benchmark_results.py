@@ -94,7 +94,13 @@ def test_training_is_measured_beside_one_batch_and_by_where_its_time_goes(tmp_pa
     assert row["one_batch"] > 0
     assert row["real"] > 0
     durations = {row["way"]: row["seconds"] for row in training.loop_part(flags).rows}
-    assert list(durations) == ["train", "evaluate", "exports", "curves, and images that are classified wrongly", "the rest"]
+    assert list(durations) == [
+        "train",
+        "evaluate",
+        "exports",
+        "curves, and images that are classified wrongly",
+        "the rest",
+    ]
     assert all(seconds > 0 for seconds in durations.values())
 
 

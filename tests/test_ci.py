@@ -22,7 +22,9 @@ def run_ci(folder: Path, programs: list[str], fails: str = "") -> tuple[int, lis
         (folder / name).symlink_to(f"/usr/bin/{name}")
     targets_file = folder / "made"
     # Like make, it ends at a target that fails; options and variables are no targets.
-    make = f'for t; do case $t in -*|*=*) ;; *) echo "$t" >> {targets_file}; [ "$t" != "{fails}" ] || exit 2 ;; esac; done'
+    make = (
+        f'for t; do case $t in -*|*=*) ;; *) echo "$t" >> {targets_file}; [ "$t" != "{fails}" ] || exit 2 ;; esac; done'
+    )
     scripts = {"make": make} | dict.fromkeys(programs, "exit 0")
     for name, body in scripts.items():
         (folder / name).write_text(f"#!/usr/bin/bash\n{body}\n")

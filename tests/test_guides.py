@@ -35,7 +35,9 @@ def index(dataset: Path) -> pa.Table:
 def test_the_commands_of_the_conversion_guide(few_digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     guide_commands = [words for words in commands("docs/conversion.md") if "train.jsonl" not in " ".join(words)]
-    simple, featured, labelled, report, likely = ([word.replace("INPUT", "few") for word in words] for words in guide_commands)
+    simple, featured, labelled, report, likely = (
+        [word.replace("INPUT", "few") for word in words] for words in guide_commands
+    )
     keys = [path.relative_to(tmp_path) for path in sorted(few_digits.glob("*/*.jpg"))]
     assert run_ours(simple, {}) == 0
     assert run_ours(report, {}) == 0

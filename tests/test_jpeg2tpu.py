@@ -56,7 +56,10 @@ def test_each_package_suggests_the_command_that_was_meant(package, word, suggest
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"{package}.__main__").main([word])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"error: unknown command {word!r}; did you mean {suggestion}? (see jpeg2tpu --help)\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: unknown command {word!r}; did you mean {suggestion}? (see jpeg2tpu --help)\n"
+    )
 
 
 def test_the_version_is_the_distribution_s(capsys):

@@ -19,7 +19,9 @@ def test_moments_are_spread_over_the_run_for_each_kind_and_are_the_same_each_tim
     assert moments != [Moment.from_number(number, seed=1) for number in range(120)]
     for victim in VICTIMS:
         for overwrite in (False, True):
-            shares = sorted(moment.share for moment in moments if (moment.victim, moment.overwrite) == (victim, overwrite))
+            shares = sorted(
+                moment.share for moment in moments if (moment.victim, moment.overwrite) == (victim, overwrite)
+            )
             assert len(shares) == 20
             gaps = [after - before for before, after in zip([0.0, *shares], [*shares, 1.0], strict=True)]
             assert max(gaps) < 0.13  # evenly, it would be 0.05

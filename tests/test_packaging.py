@@ -83,7 +83,11 @@ def test_the_version_has_one_source(built, capsys):
 
 def test_the_metadata_names_the_pythons_that_are_tried(built):
     metadata = metadata_of(built)
-    versions = {classifier.rpartition(" ")[2] for classifier in metadata.get_all("Classifier", []) if "Python :: 3." in classifier}
+    versions = {
+        classifier.rpartition(" ")[2]
+        for classifier in metadata.get_all("Classifier", [])
+        if "Python :: 3." in classifier
+    }
     script = (ROOT / ".ci" / "release_check.py").read_text()
     assert versions == set(re.findall(r'"(3\.\d+)"', script.partition("PYTHONS = ")[2].partition("\n")[0]))
     assert metadata["Requires-Python"] == ">=3.11"

@@ -135,7 +135,9 @@ def test_the_first_number_is_decided_from_all_or_refused(folder: Path, make, cas
         with pytest.raises(ValueError, match=f"the numbers {smallest} to {largest}, for {N} names in .*; "):
             names_of(folder, numbered_input)
     else:
-        assert names_of(folder, numbered_input) == {index: NAMES[number - first] for index, number in enumerate(numbers)}
+        assert names_of(folder, numbered_input) == {
+            index: NAMES[number - first] for index, number in enumerate(numbers)
+        }
 
 
 @pytest.mark.parametrize("make", INPUTS[:3], ids=lambda make: make.__name__)

@@ -143,7 +143,9 @@ INPUTS: dict[str, tuple[Callable[[Path, Path], list[str]], ...]] = {
 ALL = [(kind, make) for kind in KINDS for make in INPUTS[kind.name]]
 
 
-def converted(capsys: pytest.CaptureFixture[str], work: Path, arguments: list[str], *flags: str) -> list[tuple[str, bytes]]:
+def converted(
+    capsys: pytest.CaptureFixture[str], work: Path, arguments: list[str], *flags: str
+) -> list[tuple[str, bytes]]:
     path, *more = arguments
     code, _, err = run(capsys, "convert", f"--input={path}", *more, f"--output={work}/out", *flags)
     assert code == 0, err
@@ -300,7 +302,9 @@ def test_inputs_of_splits_have_the_same_vocabulary(capsys, digits, tmp_path) -> 
     (path,) = folder(tmp_path, digits)
     converted(capsys, tmp_path, [f"Train={path}", f"--input=dev={path}"])
     assert set(splits_by_key(tmp_path / "out").values()) == {"train", "validation"}
-    message = refused(capsys, "convert", f"--input=train={path}", f"--input=training={path}", f"--output={tmp_path}/again")
+    message = refused(
+        capsys, "convert", f"--input=train={path}", f"--input=training={path}", f"--output={tmp_path}/again"
+    )
     assert "must have its own split" in message
 
 
@@ -325,7 +329,9 @@ def test_a_label_of_minus_one_is_none(capsys, digits, tmp_path, monkeypatch, mak
         patch.setattr(sys.modules[__name__], "images", lambda digits: iter(samples))
         (tmp_path / "in" / "-1").mkdir(parents=True) if make is table else None
         arguments = [*make(tmp_path, digits), *more]
-    assert "no_label" in refused(capsys, "convert", f"--input={arguments[0]}", *arguments[1:], f"--output={tmp_path}/no")
+    assert "no_label" in refused(
+        capsys, "convert", f"--input={arguments[0]}", *arguments[1:], f"--output={tmp_path}/no"
+    )
     stored = converted(capsys, tmp_path, arguments, "--max_rejected=10%")
     assert {name if isinstance(name, str) else name[0] for name, _ in stored} == {"digit 3", "digit 7"}
     assert len(stored) == 11

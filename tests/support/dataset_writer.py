@@ -36,7 +36,9 @@ def write_dataset(images: Path, folder: Path, splits: Mapping[str, tuple[int, in
     for name, (count, num_shards) in splits.items():
         split_paths, paths = paths[:count], paths[count:]
         manifest_splits[name] = _write_split(split_paths, images, folder, name, num_shards, classes)
-    fingerprint = hashlib.sha256("".join(shard.sha256 for split in manifest_splits.values() for shard in split.shards).encode())
+    fingerprint = hashlib.sha256(
+        "".join(shard.sha256 for split in manifest_splits.values() for shard in split.shards).encode()
+    )
     manifest = Manifest(
         path=str(folder),
         classes=classes,

@@ -57,7 +57,9 @@ def training(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> 
     """Returns the command of each process of a run."""
     address = f"127.0.0.1:{free_port()}"
     command = ["-W", "error", "examples/jax_train.py", f"--dataset={dataset}", f"--model_dir={model_dir}"]
-    process_flags = [["--distributed", address, str(processes), str(number)] if processes > 1 else [] for number in range(processes)]
+    process_flags = [
+        ["--distributed", address, str(processes), str(number)] if processes > 1 else [] for number in range(processes)
+    ]
     return [[*command, *FLAGS, *flags, *extra] for extra in process_flags]
 
 

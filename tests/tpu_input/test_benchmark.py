@@ -61,7 +61,12 @@ def test_stored_smaller_is_the_same_images_at_another_size(digits_dataset, tmp_p
     sample = sampled(digits_dataset, "train")
     variants, not_tried = changes(digits_dataset, InputConfig(16), "train", 8, sample, str(tmp_path))
     assert not not_tried
-    assert next(iter(variants["stored smaller (convert --resize_shorter=18)"].make()))[0]["image"].shape == (8, 16, 16, 3)
+    assert next(iter(variants["stored smaller (convert --resize_shorter=18)"].make()))[0]["image"].shape == (
+        8,
+        16,
+        16,
+        3,
+    )
     larger, _ = changes(digits_dataset, InputConfig(64), "train", 8, sample, str(tmp_path))
     assert not any("stored" in name for name in larger)
     assert min(decode_whole(RecordSource(digits_dataset, "train")[0].encoded).shape[:2]) > 18

@@ -76,7 +76,9 @@ def test_the_smallest_quota_of_a_group_and_those_around_it_counts(tmp_path, inne
         (1, "sys/fs/cgroup/cpu,cpuacct", "4:cpu,cpuacct:/a.slice/b.slice/job\n1:name=systemd:/x\n0::/x\n", None),
     ):
         mount = mount or "/ /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct"
-        quota_files = files(f"{folder}/a.slice/b.slice/job", inner, version) | files(f"{folder}/a.slice", outer, version)
+        quota_files = files(f"{folder}/a.slice/b.slice/job", inner, version) | files(
+            f"{folder}/a.slice", outer, version
+        )
         (tmp_path / str(version)).mkdir()
         assert cores_of(tmp_path / str(version), groups, [mount], quota_files) == cores
 

@@ -99,7 +99,8 @@ def test_grain_s_own_reader_of_tfrecords_reads_our_shards(digits_dataset):
         payloads = [payload for path in paths for payload in TFRecordIterDataset(path)]
         examples = [tf.train.Example.FromString(payload).features.feature for payload in payloads]
         pairs = [
-            (features["image/encoded"].bytes_list.value[0], features["image/class/label"].int64_list.value[0]) for features in examples
+            (features["image/encoded"].bytes_list.value[0], features["image/class/label"].int64_list.value[0])
+            for features in examples
         ]
         assert pairs == [(record.encoded, record.label) for record in records_of(digits_dataset, name)]
 

@@ -179,7 +179,9 @@ def test_evaluation_is_that_of_the_input_fn_and_has_each_example_once(digits_dat
             ours = batch(source, step, 30 // hosts)
             assert_same(ours, theirs)
             is_real = ours["weight"] == 1
-            real += zip((image.tobytes() for image in ours["image"][is_real]), ours["label"][is_real].tolist(), strict=True)
+            real += zip(
+                (image.tobytes() for image in ours["image"][is_real]), ours["label"][is_real].tolist(), strict=True
+            )
     assert len(real) == digits_dataset.split("validation").num_examples
     counts = np.bincount([label for _, label in real]).tolist()
     assert counts == list(digits_dataset.split("validation").class_counts)

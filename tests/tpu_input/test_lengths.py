@@ -207,7 +207,9 @@ def _flip(dataset: Path) -> None:
 def _changed(change):
     def damage(dataset: Path) -> None:
         lengths = parse_lengths((dataset / LENGTHS_NAME).read_bytes()).by_shard()
-        (dataset / LENGTHS_NAME).write_bytes(content_of(change({name: values.copy() for name, values in lengths.items()})))
+        (dataset / LENGTHS_NAME).write_bytes(
+            content_of(change({name: values.copy() for name, values in lengths.items()}))
+        )
 
     return damage
 

@@ -108,7 +108,8 @@ def test_shares_of_a_cache_hold_every_record_equally_often_at_every_step(num_exa
     shares = [Share(num_examples, host, num_hosts) for host in range(num_hosts)]
     steps = 3 * num_examples * num_examples // num_hosts if num_examples < 100 else 2000
     positions = [
-        [int(position) % num_examples for position, _ in shuffled(share, 5, 0).take(steps).as_numpy_iterator()] for share in shares
+        [int(position) % num_examples for position, _ in shuffled(share, 5, 0).take(steps).as_numpy_iterator()]
+        for share in shares
     ]
     counts = np.zeros(num_examples, np.int64)
     for step in zip(*positions, strict=True):
@@ -118,7 +119,9 @@ def test_shares_of_a_cache_hold_every_record_equally_often_at_every_step(num_exa
 
 def test_two_records_that_two_hosts_keep_meet_in_few_epochs():
     shares = [Share(200, host, 2) for host in range(2)]
-    positions = [[int(position) for position, _ in shuffled(share, 5, 0).take(2000).as_numpy_iterator()] for share in shares]
+    positions = [
+        [int(position) for position, _ in shuffled(share, 5, 0).take(2000).as_numpy_iterator()] for share in shares
+    ]
     met = Counter((one % 200, other % 200) for one, other in zip(*positions, strict=True))
     assert max(met.values()) <= 4  # of 20 epochs; each of the 100 * 100 pairs meets in 0.2 of them on average
 

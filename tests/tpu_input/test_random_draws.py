@@ -112,7 +112,8 @@ def correlations(values: np.ndarray) -> np.ndarray:
     quarters: list[list[Any]] = [np.array_split(order, 4) for order in np.argsort(values, axis=1, kind="stable")]
     with np.errstate(invalid="ignore"):  # a quarter in which one does not vary
         coefficients = [
-            [np.corrcoef(values[:, part])[number] for part in (slice(None), *parts)] for number, parts in enumerate(quarters)
+            [np.corrcoef(values[:, part])[number] for part in (slice(None), *parts)]
+            for number, parts in enumerate(quarters)
         ]
     return np.nan_to_num(coefficients)
 

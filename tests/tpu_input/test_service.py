@@ -140,4 +140,6 @@ def test_a_second_dispatcher_at_a_port_is_refused(dispatcher, capsys):
 def test_a_worker_of_no_dispatcher_s_address_is_refused(capsys):
     assert main(["worker", "--dispatcher=10.0.0.2:5050"]) == 2
     stderr = capsys.readouterr().err
-    assert stderr == "error: service must be the address of a dispatcher, \"grpc://address:port\", got '10.0.0.2:5050'\n"
+    assert (
+        stderr == "error: service must be the address of a dispatcher, \"grpc://address:port\", got '10.0.0.2:5050'\n"
+    )

@@ -39,7 +39,9 @@ def test_hosts_see_disjoint_examples_that_make_the_whole_split(digits_dataset, n
     split = digits_dataset.split("train")
     shares = []
     for index in range(num_hosts):
-        dataset = make_train_input_fn(digits_dataset, UNCROPPED)({"batch_size": 1, "context": Context(index, num_hosts)})
+        dataset = make_train_input_fn(digits_dataset, UNCROPPED)(
+            {"batch_size": 1, "context": Context(index, num_hosts)}
+        )
         epoch = dataset.take(split.num_examples // num_hosts).as_numpy_iterator()
         shares.append({features["image"].tobytes() for features, _ in epoch})
     assert sum(map(len, shares)) == len(set().union(*shares)) == split.num_examples

@@ -46,7 +46,9 @@ def test_known_draws_give_the_crop_of_the_published_rule(shape: tuple[int, int],
     expected = [published_for(*shape, areas, aspects, draws) for draws in all_draws]
     config, actual = InputConfig(8, crop_area=areas, crop_aspect=aspects), []
     for draws in all_draws:
-        monkeypatch.setattr(tf.random, "stateless_uniform", lambda size, _, values=draws: tf.constant(values[:, : size[1]]))
+        monkeypatch.setattr(
+            tf.random, "stateless_uniform", lambda size, _, values=draws: tf.constant(values[:, : size[1]])
+        )
         actual.append(tuple(random_window(tf.constant([*shape, 3]), tf.constant([0, 0], tf.int64), config).numpy()))
     assert actual == expected
 

@@ -272,7 +272,10 @@ def test_pixels_of_whole_images_are_tensorflow_s(encoded, dtype, resize, resizer
     for image_size in (9, 40, 224):  # decoded at 1/8 to 1; with an even and an odd number of columns beside the image
         config = InputConfig(image_size, dtype, resize=resize, mean=(200.0, 30.4, 99.6), seed=3)
         expected = [images.decode_for_evaluation(tf.constant(encoded), config)]
-        actual, seeds = [decode_window(encoded, windows.whole_window, config)], np.array([[3, number] for number in range(4)])
+        actual, seeds = (
+            [decode_window(encoded, windows.whole_window, config)],
+            np.array([[3, number] for number in range(4)]),
+        )
         draws = windows.draw(seeds, config)
         assert draws.flips.tolist().count(True) in (1, 2, 3)
         for seed, tries, flip in zip(seeds, draws.tries, draws.flips, strict=True):
