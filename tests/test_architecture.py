@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 # What a package may import of the others; no other package of ours.
-OF_OTHERS = {
+ALLOWED_IMPORTS = {
     "beam_pipelines": ("tpu_input.dataset_format", "tpu_input.command_line", "tpu_input.stored_images"),
     "tpu_input": (),
     "estimator_app": ("tpu_input",),
@@ -27,7 +27,11 @@ FORBIDDEN = {"beam_pipelines": {"tensorflow"}, "tpu_input": {"apache_beam"}, "es
 LEAVES = {"config", "options"}
 COMMAND_OF_FOLDER = {("tpu_input.benchmark", "tpu_input.train")}
 TRAINERS = tuple(f"estimator_app.trainers.{name}" for name in ("tpu_estimator", "tf_distribute", "jax"))
-OF_JAX = ("estimator_app.trainers.jax", "estimator_app.saved_model.stablehlo", "estimator_app.preflight.libtpu_program")
+JAX_MODULES = (
+    "estimator_app.trainers.jax",
+    "estimator_app.saved_model.stablehlo",
+    "estimator_app.preflight.libtpu_program",
+)
 REPEATED = {"__init__", "__main__", "commands", "config", "train", "evaluate", "predict", "export"}
 WITHOUT_TENSORFLOW = (
     "beam_pipelines",
@@ -61,7 +65,7 @@ def imported(module: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own(name: str) -> str | None:
+def own_module(name: str) -> str | None:
     """Returns the module of ours that MODULE or MODULE.NAME is or lies in."""
     return name if name in MODULES else name.rpartition(".")[0] if name.rpartition(".")[0] in MODULES else None
 
@@ -72,7 +76,8 @@ def folder(module: str) -> str:
 
 
 IMPORTS = {
-    module: {found for name in imported(module) if (found := own(name))} - {module, *PACKAGES} for module in MODULES
+    module: {target for name in imported(module) if (target := own_module(name))} - {module, *PACKAGES}
+    for module in MODULES
 }
 
 
@@ -81,7 +86,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found = []
+    groups = []
 
     def visit(node: str) -> None:
         number[node] = lowest[node] = len(number)
@@ -95,12 +100,12 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
             group = stack[stack.index(node) :]
             del stack[stack.index(node) :]
             if len(group) > 1:
-                found.append(sorted(group))
+                groups.append(sorted(group))
 
     for node in edges:
         if node not in number:
             visit(node)
-    return found
+    return groups
 
 
 def test_circles_finds_one():
@@ -121,7 +126,7 @@ def test_a_package_imports_only_what_the_design_allows(package):
         for name in imported(module):
             assert name.split(".")[0] not in FORBIDDEN[package], f"{module} imports {name}"
             if name.split(".")[0] in {*PACKAGES} - {package}:
-                assert name.startswith(OF_OTHERS[package]), f"{module} imports {name}"
+                assert name.startswith(ALLOWED_IMPORTS[package]), f"{module} imports {name}"
 
 
 def test_a_folder_imports_no_file_of_the_top_floor_but_options():
@@ -141,15 +146,15 @@ def test_a_folder_imports_no_file_of_the_top_floor_but_options():
 
 def test_the_trainers_do_not_import_each_other():
     for one, other in itertools.permutations(TRAINERS, 2):
-        found = {(module, name) for module in MODULES if module.startswith(one) for name in imported(module)}
-        assert not [(module, name) for module, name in found if name.startswith(other)]
+        imports = {(module, name) for module in MODULES if module.startswith(one) for name in imported(module)}
+        assert not [(module, name) for module, name in imports if name.startswith(other)]
 
 
 def test_the_tpu_s_compiler_is_reached_through_files_alone():
     program = "estimator_app.preflight.libtpu_program"
-    of_jax = {module for module in MODULES for name in imported(module) if name.split(".")[0] == "jax"}
-    assert program in of_jax
-    assert not [module for module in of_jax if not module.startswith(OF_JAX)]
+    importers = {module for module in MODULES for name in imported(module) if name.split(".")[0] == "jax"}
+    assert program in importers
+    assert not [module for module in importers if not module.startswith(JAX_MODULES)]
     assert not [module for module, others in IMPORTS.items() if program in others]
     assert not {name.split(".")[0] for name in imported(program)} & {*PACKAGES, "tensorflow"}
 
@@ -177,8 +182,8 @@ def test_what_is_free_of_tensorflow_can_be_imported_where_there_is_none():
         for name in ("hub", "hub_api", "object_stores"):
             modules.remove(f"beam_pipelines.storage.{name}")
     code = f"import importlib, sys; sys.modules['tensorflow'] = None; [importlib.import_module(m) for m in {modules}]"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
 
 
 def test_cores_are_counted_in_one_place():
@@ -223,15 +228,15 @@ def test_work_in_parallel_goes_through_the_executors():
 def test_worker_processes_load_neither_beam_nor_arrow():
     """Both take time and memory, and Arrow starts a thread, with which the server of the workers must not fork."""
     code = "import sys; import beam_pipelines.conversion.units; print({'apache_beam', 'pyarrow'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "set()\n"
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.stdout == "set()\n"
 
 
 def test_a_conversion_loads_neither_the_client_of_urls_nor_the_page_of_a_report():
     """They take a fifth of its start, and most conversions use neither."""
     code = "import sys; import beam_pipelines.commands; print({'urllib3', 'jinja2'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "set()\n"
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.stdout == "set()\n"
 
 
 @pytest.mark.long
@@ -242,8 +247,8 @@ sys.modules["apache_beam"] = None
 import pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/tpu_input", "-k", "test_records or of_an_input_fn"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stdout
 
 
 PUBLIC = {
@@ -334,12 +339,12 @@ assert callable(beam_pipelines.convert) and callable(beam_pipelines.verify) and 
 from beam_pipelines.convert import Converted
 assert Converted is beam_pipelines.Converted
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_importing_a_package_loads_nothing_heavy(package):
     code = f"import sys, {package}; print({{'tensorflow', 'apache_beam', 'numpy', 'PIL'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == "set()\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stdout == "set()\n"

@@ -74,10 +74,10 @@ def test_what_a_conversion_takes_follows_the_formulas(tmp_path, capsys):
 
 @pytest.mark.long
 def test_settings_of_a_conversion_run_and_neighbours_follow_each_other(tmp_path):
-    tried = list(conversion_sweep.settings(tmp_path, 20))
-    axes = [axis for axis, _ in itertools.groupby(tried, key=lambda of: of.axis)]
+    settings = list(conversion_sweep.settings(tmp_path, 20))
+    axes = [axis for axis, _ in itertools.groupby(settings, key=lambda setting: setting.axis)]
     assert len(axes) == len(set(axes)) >= 8
-    report = next(of for of in tried if of.is_report)
+    report = next(setting for setting in settings if setting.is_report)
     row = conversion_sweep.cost(report, tmp_path / "output")
     assert row["images"] == 20
     assert row["cpu_seconds"] > 0
@@ -93,9 +93,15 @@ def test_training_is_measured_beside_one_batch_and_by_where_its_time_goes(tmp_pa
     (row,) = training.input_part(flags).rows
     assert row["one_batch"] > 0
     assert row["real"] > 0
-    of = {row["way"]: row["seconds"] for row in training.loop_part(flags).rows}
-    assert list(of) == ["train", "evaluate", "exports", "curves, and images that are classified wrongly", "the rest"]
-    assert all(seconds > 0 for seconds in of.values())
+    durations = {row["way"]: row["seconds"] for row in training.loop_part(flags).rows}
+    assert list(durations) == [
+        "train",
+        "evaluate",
+        "exports",
+        "curves, and images that are classified wrongly",
+        "the rest",
+    ]
+    assert all(seconds > 0 for seconds in durations.values())
 
 
 @pytest.mark.long
@@ -114,18 +120,18 @@ def test_fine_tuning_is_compared_with_random_weights_at_each_rate(tmp_path):
 def test_accuracies_of_a_recipe_are_found_by_step_for_each_seed(tmp_path, recipe):
     from benchmarks import recipes
 
-    of_steps = {"train_steps": 4, "steps_per_eval": 2, "train_batch_size": 64}
-    found = recipes.accuracies(tmp_path, recipe, [0, 1], epochs=None, **of_steps)
-    assert list(found) == [2, 4]
-    assert all(len(values) == 2 and all(0 <= value <= 1 for value in values) for values in found.values())
+    options = {"train_steps": 4, "steps_per_eval": 2, "train_batch_size": 64}
+    accuracies = recipes.accuracies(tmp_path, recipe, [0, 1], epochs=None, **options)
+    assert list(accuracies) == [2, 4]
+    assert all(len(values) == 2 and all(0 <= value <= 1 for value in values) for values in accuracies.values())
 
 
 @pytest.mark.cloud
 def test_waits_are_measured_from_files_and_from_a_bucket_on_other_cores(tmp_path):
     cores = os.sched_getaffinity(0)
-    found = input_waits.waits(tmp_path, count=1000, repeats=1)
-    assert [row["way"] for row in found.rows] == ["files", "gs:// on this machine", "gs://, each request 30 ms later"]
-    assert all(0 < row["median_ms"] < row["longest_ms"] for row in found.rows)
+    table = input_waits.waits(tmp_path, count=1000, repeats=1)
+    assert [row["way"] for row in table.rows] == ["files", "gs:// on this machine", "gs://, each request 30 ms later"]
+    assert all(0 < row["median_ms"] < row["longest_ms"] for row in table.rows)
     assert os.sched_getaffinity(0) == cores
 
 
@@ -137,26 +143,26 @@ def test_meetings_are_counted_pair_by_pair():
         for one in batch:
             counts[one, batch] += 1
     pairs, likely = counts[np.triu_indices(60, 1)], 3 / 59
-    found = meetings(batches, 60, 5)
+    result = meetings(batches, 60, 5)
     others = (counts > 0).sum(1).mean() - 1  # without itself
-    assert found.mates == pytest.approx(others / (59 * (1 - (1 - likely) ** 5)))
-    assert found.variance == pytest.approx(pairs.var() / (5 * likely * (1 - likely)))
-    assert found.again == pytest.approx((pairs * (pairs - 1) // 2).sum() / (len(pairs) * 10 * likely**2))
+    assert result.mates == pytest.approx(others / (59 * (1 - (1 - likely) ** 5)))
+    assert result.variance == pytest.approx(pairs.var() / (5 * likely * (1 - likely)))
+    assert result.again == pytest.approx((pairs * (pairs - 1) // 2).sum() / (len(pairs) * 10 * likely**2))
 
 
 def test_a_true_permutation_is_mixed_as_expected_and_an_unshuffled_one_is_not():
     random = np.random.default_rng(0)
     row = mixing(np.concatenate([random.permutation(6400) for _ in range(4)]).reshape(-1, 64), 6400, 4)
-    assert all(0.9 < of < 1.1 for of in row.values()), row
+    assert all(0.9 < value < 1.1 for value in row.values()), row
     row = mixing(np.tile(np.arange(6400), 4).reshape(-1, 64), 6400, 4)
     assert row["sorted1"] > 5
     assert row["again"] > 50
 
 
 def test_photographs_are_the_same_every_time_and_of_the_size_that_the_page_says():
-    made = [photograph(np.random.default_rng([0, number])) for number in range(20)]
-    assert made[3] == photograph(np.random.default_rng([0, 3]))
-    assert 80_000 < np.mean([len(one) for one in made]) < 96_000
+    photographs = [photograph(np.random.default_rng([0, number])) for number in range(20)]
+    assert photographs[3] == photograph(np.random.default_rng([0, 3]))
+    assert 80_000 < np.mean([len(one) for one in photographs]) < 96_000
 
 
 def test_records_are_counted_in_every_format_that_is_compared(tmp_path):
@@ -182,20 +188,20 @@ def test_plots_are_made_of_what_has_been_measured_and_are_the_same_every_time(tm
     machine = {"cores": 2, "processor": "P", "day": "2026-01-01", "versions": {"Python": "3.11"}}
     (tmp_path / "conversion_peers.json").write_text(json.dumps({"rows": rows, "machine": machine}))
     monkeypatch.setattr(sys, "argv", ["plots", f"--results={tmp_path}", f"--output={tmp_path}"])
-    made = []
+    svgs = []
     for _ in range(2):
         plots.main()
-        made.append(Path(tmp_path / "benchmark_conversion.svg").read_text())
-    assert made[0] == made[1]
+        svgs.append(Path(tmp_path / "benchmark_conversion.svg").read_text())
+    assert svgs[0] == svgs[1]
     texts = (
         *("another", "images per second", "2 cores, P, 2026-01-01; Python 3.11", "Memory (lower is better)"),
         *("jpeg2tpu", "others that decode each image", "others that copy the bytes"),
     )
-    assert all(f">{text}<" in made[0] for text in texts)
+    assert all(f">{text}<" in svgs[0] for text in texts)
     # Three kinds, three fills, and no background that would cover a dark page.
-    fills = set(re.findall(r"""fill(?:: |=")(#[0-9a-f]{6})""", made[0]))
+    fills = set(re.findall(r"""fill(?:: |=")(#[0-9a-f]{6})""", svgs[0]))
     assert {"#0072b2", "#d55e00", "#999999"} <= fills
-    assert not re.search(r'id="patch_1">\s*<path[^>]*fill: #ffffff', made[0])
+    assert not re.search(r'id="patch_1">\s*<path[^>]*fill: #ffffff', svgs[0])
     assert "left out: growth" in capsys.readouterr().out
 
 
@@ -214,12 +220,12 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
     readme.write_text("<!-- peers -->\n<!-- end -->\n")
     monkeypatch.setattr(tables, "README", readme)
     monkeypatch.setattr(sys, "argv", ["tables", f"--results={tmp_path}", str(page)])
-    made = []
+    pages = []
     for _ in range(2):
         tables.main()
-        made.append(page.read_text())
-    assert made[0] == made[1]
-    begin, between, end = made[0].partition("between\n")
+        pages.append(page.read_text())
+    assert pages[0] == pages[1]
+    begin, between, end = pages[0].partition("between\n")
     assert begin.startswith("Before\n<!-- table measured -->\n\n| way | seconds |\n|---|---|\n| ours | 1,234.5 |\n")
     assert "| theirs |  |\n\n- CPU time of ours: 1.50 times theirs; at most 1.10 wanted: MISSED\n\n" in begin
     assert "(`python -m benchmarks.input --part=speed`; " in begin
@@ -240,8 +246,8 @@ def test_an_export_is_compared_with_its_peer_in_each_turn_without_the_start():
         "per_image_ratio": pytest.approx(4 / 3),  # the median of 4/3, 4/3 and 6/7
         "ratio": pytest.approx(1.5),
     }
-    named = row | {"images": "1,020 images", "format": "mds", "writer": "MDSWriter"}
-    assert exports.note(named).endswith("1.50 times MDSWriter; at most 1.20 wanted: MISSED")
+    entry = row | {"images": "1,020 images", "format": "mds", "writer": "MDSWriter"}
+    assert exports.note(entry).endswith("1.50 times MDSWriter; at most 1.20 wanted: MISSED")
 
 
 @pytest.mark.long
@@ -271,8 +277,8 @@ def test_each_part_of_the_pages_is_one_that_is_measured():
     parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "trainers"}
     parts |= {"conversion_cores", "conversion_cores_computed", "exports", "stores", "stores_reads", "urls"}
     texts = [page.read_text() for page in tables.PAGES]
-    found = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]
-    assert sorted(found) == sorted(parts)
+    marks = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]
+    assert sorted(marks) == sorted(parts)
 
 
 def test_readme_has_the_measured_speed_of_each_tool_and_says_which_decode():

@@ -47,7 +47,7 @@ class Options:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({"steps": "28"}, "steps must be an integer, got '28'"),
         ({"steps": 28.0}, "steps must be an integer, got 28.0"),
@@ -67,16 +67,16 @@ class Options:
         ({"change": "blur"}, "change must be a function, got 'blur'"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(given, message):
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(values, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        Options(**{"steps": 1} | given)
+        Options(**{"steps": 1} | values)
 
 
 def test_numbers_of_numpy_and_lists_become_values_that_json_can_hold():
     values = {"steps": np.int64(3), "share": np.float32(0.25), "range": np.array([1, 2]), "names": ["a"]}
-    made = from_fields(Options, values)
-    assert made == Options(3, share=0.25, range=(1, 2), names=("a",))
-    assert [type(value) for value in (made.steps, made.share, *made.range)] == [int, float, float, float]
+    options = from_fields(Options, values)
+    assert options == Options(3, share=0.25, range=(1, 2), names=("a",))
+    assert [type(value) for value in (options.steps, options.share, *options.range)] == [int, float, float, float]
 
 
 def test_fields_of_a_file_are_checked_for_their_names():
@@ -88,16 +88,16 @@ def test_fields_of_a_file_are_checked_for_their_names():
 
 
 def parser() -> Parser:
-    made = Parser(prog="test")
+    result = Parser(prog="test")
     names = [field.name for field in dataclasses.fields(Options) if field.name not in ("names", "change")]
     parse = {"range": Flag(parse=lambda text: tuple(map(float, text.split(","))), metavar="LOW,HIGH", unset=True)}
-    add_flags(made.add_argument, Options, names, **parse, kind=Flag("type"))
-    return made
+    add_flags(result.add_argument, Options, names, **parse, kind=Flag("type"))
+    return result
 
 
 def test_flags_have_the_defaults_of_the_fields():
-    given = vars(parser().parse_args([]))
-    assert given == {name: getattr(Options(1), name) for name in given} | {"steps": None, "range": None}
+    defaults = vars(parser().parse_args([]))
+    assert defaults == {name: getattr(Options(1), name) for name in defaults} | {"steps": None, "range": None}
 
 
 def test_flags_set_the_fields():
@@ -115,27 +115,27 @@ def test_flags_set_the_fields():
 
 
 def test_the_help_has_the_descriptions_of_the_fields_and_their_defaults():
-    said = " ".join(parser().format_help().split())
-    assert "--steps=N number of steps, at least 1 (default: as many as there are)" in said
-    assert "--share=X share of 100% that is used (default: 0.5)" in said
-    assert "--type=plain|fancy kind of thing (default: plain)" in said
-    assert "--cache=records|images|none what to keep (default: none)" in said
-    assert "--no_mirrored whether it is mirrored" in said
+    help_text = " ".join(parser().format_help().split())
+    assert "--steps=N number of steps, at least 1 (default: as many as there are)" in help_text
+    assert "--share=X share of 100% that is used (default: 0.5)" in help_text
+    assert "--type=plain|fancy kind of thing (default: plain)" in help_text
+    assert "--cache=records|images|none what to keep (default: none)" in help_text
+    assert "--no_mirrored whether it is mirrored" in help_text
 
 
 def test_a_choice_that_there_is_not_is_refused_in_one_line(capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["--type=fncy"])
     assert ended.value.code == 2
-    said = "error: argument --type: must be one of plain, fancy, got 'fncy'; did you mean fancy? (see test --help)\n"
-    assert capsys.readouterr().err == said
+    message = "error: argument --type: must be one of plain, fancy, got 'fncy'; did you mean fancy? (see test --help)\n"
+    assert capsys.readouterr().err == message
 
 
 SOURCES = {"sources": (Source("d"),), "output": "out"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "message"),
+    ("kind", "values", "message"),
     [
         (InputConfig, {"image_size": "28"}, "image_size must be an integer, got '28'"),
         (InputConfig, {"image_size": (224, 224)}, r"image_size must be an integer, got \(224, 224\)"),
@@ -148,6 +148,6 @@ SOURCES = {"sources": (Source("d"),), "output": "out"}
         (Source, {"path": 3}, "path must be text, got 3"),
     ],
 )
-def test_options_of_the_packages_are_refused_by_name(kind, given, message):
+def test_options_of_the_packages_are_refused_by_name(kind, values, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        kind(**given)
+        kind(**values)

@@ -124,8 +124,8 @@ _READ = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs", "ex
 def test_every_command_is_called_as_jpeg2tpu_in_all_that_users_read():
     roots = [ROOT / name for name in (*_READ, ".ci", *reference.PACKAGES, "jpeg2tpu.py")]
     files = [path for root in roots for path in (root, *root.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
-    found = {str(path.relative_to(ROOT)): _OTHER_WAY.findall(path.read_text(errors="replace")) for path in files}
-    assert {path: len(names) for path, names in found.items() if names} == {"docs/install.md": 3}
+    matches = {str(path.relative_to(ROOT)): _OTHER_WAY.findall(path.read_text(errors="replace")) for path in files}
+    assert {path: len(names) for path, names in matches.items() if names} == {"docs/install.md": 3}
 
 
 def test_pages_of_reference_are_what_the_code_says():
@@ -160,7 +160,7 @@ def test_messages_of_the_page_are_messages_of_the_code():
     page = (DOCS / "reference" / "messages.md").read_text().partition("\n## Conversion\n")[2]
     quoted = re.findall(r"^\| `(.+?)` \| ", page, re.MULTILINE)
     assert len(quoted) >= 30
-    said = "\n".join(
+    literals = "\n".join(
         text
         for package in reference.PACKAGES
         for path in (ROOT / package).glob("**/*.py")
@@ -168,17 +168,17 @@ def test_messages_of_the_page_are_messages_of_the_code():
     )
     for message in quoted:
         for part in message.split("…"):
-            assert part.strip(" (%),") in said, message
+            assert part.strip(" (%),") in literals, message
 
 
 def texts(tree: ast.AST) -> list[str]:
     """Returns the literal texts of a module, f-strings without their values."""
-    found = []
+    result = []
     for node in ast.walk(tree):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         literals = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-        found.append("".join(literals))
-    return found
+        result.append("".join(literals))
+    return result
 
 
 def test_readme_links_to_files_and_headings_that_exist():
@@ -193,20 +193,20 @@ def test_readme_links_to_files_and_headings_that_exist():
 
 
 def test_pictures_are_those_that_a_command_makes_and_are_small():
-    found = {path.name: path.stat().st_size for path in (DOCS / "pictures").iterdir()}
-    assert sorted(found) == sorted(pictures.NAMES)
-    assert max(found.values()) < 300_000
+    sizes = {path.name: path.stat().st_size for path in (DOCS / "pictures").iterdir()}
+    assert sorted(sizes) == sorted(pictures.NAMES)
+    assert max(sizes.values()) < 300_000
     text = "".join((ROOT / page).read_text() for page in PAGES)
-    assert all(f"pictures/{name}" in text for name in found)
+    assert all(f"pictures/{name}" in text for name in sizes)
 
 
 @pytest.fixture(scope="module")
 def packaging() -> dict[str, Any]:
     """The names in setup.py and, as "given", the arguments of setup()."""
-    given: dict[str, Any] = {}
+    setup_arguments: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
-        return runpy.run_path(str(ROOT / "setup.py")) | {"given": given}
+        patch.setattr("setuptools.setup", lambda **arguments: setup_arguments.update(arguments))
+        return runpy.run_path(str(ROOT / "setup.py")) | {"given": setup_arguments}
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ def sandbox(tmp_path_factory):
 @pytest.mark.parametrize("batch", [Batch(kind, 0, CASES) for kind in KINDS], ids=str)
 @pytest.mark.long
 def test_a_hostile_file_costs_a_line_and_nothing_else(sandbox: Sandbox, batch: Batch):
-    found = cases(sandbox, batch)
-    assert len(found) == batch.count
-    assert not [case for case in found if case.problems], "\n".join(str(case) for case in found if case.problems)
+    results = cases(sandbox, batch)
+    assert len(results) == batch.count
+    assert not [case for case in results if case.problems], "\n".join(str(case) for case in results if case.problems)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def empty(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("what", "problems"),
+    ("action", "problems"),
     [
         ("fine", []),
         ("raise", ["a traceback", "lines on stderr"]),
@@ -50,12 +50,12 @@ def empty(tmp_path_factory):
         ("link", ["made work/out of here"]),
     ],
 )
-def test_the_fuzzer_notices_what_no_command_may_do(empty: Sandbox, what: str, problems: list[str]):
+def test_the_fuzzer_notices_what_no_command_may_do(empty: Sandbox, action: str, problems: list[str]):
     empty.prepare("list", 0, [])
-    found, _ = empty.wrong(Command("fuzz_mischief", (what,), writes=("out",)), [])
-    assert len(found) == len(problems)
-    for said, problem in zip(found, problems, strict=True):
-        assert said.endswith(problem)
+    messages, _ = empty.find_problems(Command("fuzz_mischief", (action,), writes=("out",)), [])
+    assert len(messages) == len(problems)
+    for message, problem in zip(messages, problems, strict=True):
+        assert message.endswith(problem)
 
 
 def test_a_batch_is_the_same_each_time_and_another_number_makes_another(empty: Sandbox, monkeypatch):

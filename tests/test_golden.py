@@ -91,8 +91,8 @@ def test_the_batches_of_training_and_evaluation(dataset, scaled_decode, expected
     manifest = read_manifest(dataset)
     training = iter(make_train_input_fn(manifest, config)({"batch_size": 4}).take(3))
     evaluation = iter(make_eval_input_fn(manifest, config)({"batch_size": 4}).take(1))
-    found = [sums(features["image"].numpy()) for features, _ in [*training, *evaluation]]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    batch_sums = [sums(features["image"].numpy()) for features, _ in [*training, *evaluation]]
+    np.testing.assert_allclose(batch_sums, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.long

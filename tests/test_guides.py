@@ -34,10 +34,12 @@ def index(dataset: Path) -> pa.Table:
 @pytest.mark.long
 def test_the_commands_of_the_conversion_guide(few_digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = [words for words in commands("docs/conversion.md") if "train.jsonl" not in " ".join(words)]
-    plain, featured, labelled, report, likely = ([word.replace("INPUT", "few") for word in words] for words in found)
+    guide_commands = [words for words in commands("docs/conversion.md") if "train.jsonl" not in " ".join(words)]
+    simple, featured, labelled, report, likely = (
+        [word.replace("INPUT", "few") for word in words] for words in guide_commands
+    )
     keys = [path.relative_to(tmp_path) for path in sorted(few_digits.glob("*/*.jpg"))]
-    assert run_ours(plain, {}) == 0
+    assert run_ours(simple, {}) == 0
     assert run_ours(report, {}) == 0
     assert (tmp_path / "DATASET" / "report.html").exists()
 
@@ -76,13 +78,13 @@ def test_the_networks_of_the_preflight_guide(digits_dataset, tmp_path):
     ]
     (tmp_path / "photos_tfrecords").symlink_to(digits_dataset.path)
     small = ["--image_size=32", "--train_batch_size=64", "--eval_batch_size=8"]
-    said = []
+    results = []
     for code, words in ((bad, words_of_bad), (good, words_of_good)):
         (tmp_path / "mynets.py").write_text(code)
         command = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", *words[1:], *small]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        said.append((done.returncode, done.stdout))
-    (code_of_bad, out_of_bad), (code_of_good, out_of_good) = said
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        results.append((result.returncode, result.stdout))
+    (code_of_bad, out_of_bad), (code_of_good, out_of_good) = results
     assert code_of_bad == 1
     assert "✗ training: TPUs do not support ScalarSummary, created at mynets.py:6" in out_of_bad
     assert "has a data-dependent size" in out_of_bad
@@ -111,18 +113,18 @@ def test_a_bucket_on_this_machine_is_reached_with_what_make_bucket_prints(digits
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
     convert = f"-m jpeg2tpu convert --input={digits_dataset.path} --output=gs://bucket/copy".split()
     read = "import tpu_input as t; print(next(t.as_numpy(t.load('gs://bucket/copy', batch_size=4)))[1].shape)"
-    said = dict[str, str]()
+    variables = dict[str, str]()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as bucket:
         assert bucket.stdout
         for line in bucket.stdout:
             if line.startswith("#"):  # all has been said
                 break
             name, _, value = line.removeprefix("export ").rstrip().partition("=")
-            said[name] = value
+            variables[name] = value
         for program in (convert, ["-c", read]):
             arguments = [sys.executable, "-W", "ignore", *program]
-            done = subprocess.run(arguments, cwd=ROOT, env=environment | said, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
+            result = subprocess.run(arguments, cwd=ROOT, env=environment | variables, capture_output=True, text=True)
+            assert result.returncode == 0, result.stderr
         bucket.terminate()
-    assert done.stdout == "(4,)\n"
+    assert result.stdout == "(4,)\n"
     assert bucket.returncode == 0

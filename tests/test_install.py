@@ -30,28 +30,28 @@ BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 def pins(name: str, python: str) -> dict[str, Version]:
     """Returns package → version that a file of constraints names for Linux and a version of Python."""
     where = {"python_version": python, "python_full_version": f"{python}.1", "sys_platform": "linux"}
-    found: dict[str, Version] = {}
+    versions: dict[str, Version] = {}
     for line in (ROOT / name).read_text().splitlines():
         if not line.startswith("#"):
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate(where):
-                assert requirement.name not in found, f"{requirement.name} has two versions for Python {python}"
+                assert requirement.name not in versions, f"{requirement.name} has two versions for Python {python}"
                 (specifier,) = requirement.specifier
-                found[requirement.name] = Version(specifier.version)
-    return found
+                versions[requirement.name] = Version(specifier.version)
+    return versions
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_constraints_name_one_version_of_everything_that_setup_py_asks_for(python):
-    found = pins("constraints.txt", python)
+    versions = pins("constraints.txt", python)
     where = {"python_version": python, "python_full_version": f"{python}.1", "sys_platform": "linux", "extra": "dev"}
     required = [Requirement(line) for line in metadata.requires("jpeg2tpu") or []]
     required = [requirement for requirement in required if not requirement.marker or requirement.marker.evaluate(where)]
     assert len(required) > 30
     for requirement in required:
         name = re.sub(r"[-_.]+", "-", requirement.name).lower()
-        assert requirement.specifier.contains(found[name], prereleases=True), f"{requirement}: {found[name]}"
-    assert (found["tensorflow"] < Version("2.16")) is (python == "3.11")
+        assert requirement.specifier.contains(versions[name], prereleases=True), f"{requirement}: {versions[name]}"
+    assert (versions["tensorflow"] < Version("2.16")) is (python == "3.11")
 
 
 def test_constraints_are_the_versions_that_the_tests_run_with():
@@ -66,14 +66,14 @@ def test_constraints_are_the_versions_that_the_tests_run_with():
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_tpu_vm_gets_tensorflow_tpu_and_no_other_tensorflow(python):
-    found = pins("constraints/tensorflow-tpu.txt", python)
-    assert found["tensorflow-tpu"].release[:2] == (2, 20)
-    assert found["libtpu"] < Version("0.0.32")  # beside which it aborts
-    assert "tensorflow" not in found
+    versions = pins("constraints/tensorflow-tpu.txt", python)
+    assert versions["tensorflow-tpu"].release[:2] == (2, 20)
+    assert versions["libtpu"] < Version("0.0.32")  # beside which it aborts
+    assert "tensorflow" not in versions
     base = [Requirement(line) for line in metadata.requires("jpeg2tpu") or [] if "extra ==" not in line]
     for requirement in base:
-        assert requirement.specifier.contains(found[re.sub(r"[-_.]+", "-", requirement.name).lower()]), requirement
-    assert {"matplotlib", "pyyaml", "tensorboard"} <= found.keys()
+        assert requirement.specifier.contains(versions[re.sub(r"[-_.]+", "-", requirement.name).lower()]), requirement
+    assert {"matplotlib", "pyyaml", "tensorboard"} <= versions.keys()
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-tpu"])
@@ -146,15 +146,15 @@ def test_the_lines_of_the_pages_install_into_an_empty_environment(tmp_path):
     (tmp_path / "bin" / "python3").symlink_to(BASE_PYTHON)
     # Build isolation would download setuptools. The variable is a flag of the opposite sense.
     offline = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "VIRTUAL"))}
-    env = kept | offline | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    base_env = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "VIRTUAL"))}
+    env = base_env | offline | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 
     def run(*commands: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-ec", "\n".join(commands)], cwd=tmp_path, env=env, capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     run(MAKE)
     (site,) = (tmp_path / ".venv" / "lib").glob("python*/site-packages")
@@ -203,11 +203,11 @@ def run_make(clone: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     """Returns make's exit code and what it prints, with nothing on the PATH but bin/."""
     env = {"PATH": str(clone.parent / "bin"), "HOME": str(clone.parent / "home")} | variables
     command = [str(shutil.which("make")), *arguments]
-    done = subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    result = subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True)
+    return result.returncode, result.stdout + result.stderr
 
 
-def chosen(printed: str) -> dict[str, str]:
+def planned_pythons(printed: str) -> dict[str, str]:
     """Returns environment → Python of the environments that `make --dry-run` would make."""
     return dict(re.findall(r'^\.ci/environment (\S+) "(.+?)"', printed, re.MULTILINE))
 
@@ -219,7 +219,7 @@ def test_demo_and_test_find_the_only_python(clone, python, name):
     path = write_python(clone.parent / name.format(python), python)
     for target, environment in (("demo", ".venv-demo"), ("test", ".venv"), ("site", ".venv-docs")):
         code, printed = run_make(clone, "--dry-run", target)
-        assert (code, chosen(printed)) == (0, {environment: str(path)}), printed
+        assert (code, planned_pythons(printed)) == (0, {environment: str(path)}), printed
 
 
 @needs_make
@@ -227,19 +227,19 @@ def test_with_all_pythons_the_tests_take_311_and_the_demo_the_newest(clone):
     for python in PYTHONS:
         write_python(clone.parent / "bin" / f"python{python}", python)
     bin_folder = clone.parent / "bin"
-    assert chosen(run_make(clone, "--dry-run", "test")[1]) == {".venv": f"{bin_folder}/python3.11"}
-    assert chosen(run_make(clone, "--dry-run", "demo")[1]) == {".venv-demo": f"{bin_folder}/python3.13"}
+    assert planned_pythons(run_make(clone, "--dry-run", "test")[1]) == {".venv": f"{bin_folder}/python3.11"}
+    assert planned_pythons(run_make(clone, "--dry-run", "demo")[1]) == {".venv-demo": f"{bin_folder}/python3.13"}
     code, printed = run_make(clone, "--dry-run", "environments", "FAKE_GCS_SERVER=Makefile")
     others = {".venv-gcp", ".venv-beam-2.54", ".venv-preflight", ".venv-docs", ".venv"}
     expected = dict.fromkeys(others, f"{bin_folder}/python3.11") | {".venv-newest": f"{bin_folder}/python3.13"}
-    assert (code, chosen(printed)) == (0, expected)
+    assert (code, planned_pythons(printed)) == (0, expected)
 
 
 @needs_make
 def test_the_site_is_served_without_go_or_tensorflow(clone):
     write_python(clone.parent / "bin" / "python3.11", "3.11")
     _, printed = run_make(clone, "--dry-run", "site", "PORT=8001")
-    assert list(chosen(printed)) == [".venv-docs"]
+    assert list(planned_pythons(printed)) == [".venv-docs"]
     assert "go install" not in printed
     assert "tensorflow" not in (ROOT / "constraints" / "docs.txt").read_text()
     assert ".venv-docs/bin/python -m mkdocs serve --dev-addr=127.0.0.1:8001" in printed
@@ -250,16 +250,16 @@ def test_the_site_is_served_without_go_or_tensorflow(clone):
 def test_a_named_python_is_taken(clone, target):
     for python in PYTHONS:
         path = write_python(clone.parent / "bin" / f"python{python}", python)
-    named = path.with_name("python3.12")
-    _, printed = run_make(clone, "--dry-run", target, f"PYTHON={named}")
-    assert set(chosen(printed).values()) == {str(named)}
+    python_path = path.with_name("python3.12")
+    _, printed = run_make(clone, "--dry-run", target, f"PYTHON={python_path}")
+    assert set(planned_pythons(printed).values()) == {str(python_path)}
 
 
 @needs_make
 def test_a_python_that_cannot_make_environments_is_passed_over(clone):
     write_python(clone.parent / "bin" / "python3.13", "3.13", has_venv=False)
     other = write_python(clone.parent / "bin" / "python3.12", "3.12")
-    assert chosen(run_make(clone, "--dry-run", "demo")[1]) == {".venv-demo": str(other)}
+    assert planned_pythons(run_make(clone, "--dry-run", "demo")[1]) == {".venv-demo": str(other)}
 
 
 @needs_make
@@ -283,7 +283,7 @@ def write_environment(folder: Path, python: str) -> None:
 
 @needs_make
 @pytest.mark.parametrize(
-    ("there", "found", "is_made"),
+    ("state", "version", "is_made"),
     [
         ("3.12", "3.12", False),
         ("3.12", "", False),
@@ -292,20 +292,20 @@ def write_environment(folder: Path, python: str) -> None:
         ("gone", "3.12", True),
     ],
 )
-def test_an_environment_of_another_python_is_made_again(clone, there, found, is_made):
-    if found:
-        write_python(clone.parent / "bin" / "python3", found)
+def test_an_environment_of_another_python_is_made_again(clone, state, version, is_made):
+    if version:
+        write_python(clone.parent / "bin" / "python3", version)
     environment = clone / ".venv-demo"
-    write_environment(environment, found or "3.12") if there in ("half", "gone") else write_environment(
-        environment, there
+    write_environment(environment, version or "3.12") if state in ("half", "gone") else write_environment(
+        environment, state
     )
-    if there == "half":
+    if state == "half":
         (environment / "installed").unlink()
-    if there == "gone":  # as when the Python of an environment was uninstalled
+    if state == "gone":  # as when the Python of an environment was uninstalled
         (environment / "bin" / "python").unlink()
         (environment / "bin" / "python").symlink_to("/nowhere/python3")
     _, printed = run_make(clone, "--dry-run", "demo")
-    assert bool(chosen(printed)) is is_made, printed
+    assert bool(planned_pythons(printed)) is is_made, printed
 
 
 @needs_make
@@ -353,8 +353,8 @@ def environment(folder: Path, *arguments: str, python: str = BASE_PYTHON) -> tup
     """Runs .ci/environment offline; returns its exit code, stdout and stderr."""
     command = [str(ROOT / ".ci" / "environment"), str(folder), python, "nothing", *arguments]
     env = os.environ | {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
+    return result.returncode, result.stdout, result.stderr
 
 
 def test_an_environment_is_said_and_what_fails_is_shown_and_replaced(tmp_path):

@@ -52,9 +52,9 @@ def options(**more: Any) -> argparse.Namespace:
 def keras_config(manifest):
     """The same run by estimator_app: its network, optimizer, schedule, seed and batches."""
     fitting = InputConfig.of(manifest)
-    of_input = {"image_size": fitting.image_size, "crop_area": fitting.crop_area}
-    of_training = {"train_batch_size": jax_example.BATCH, "learning_rate": jax_example.RATE}
-    return configured(manifest, trainer="tf_distribute", train_steps=STEPS, **of_training, **of_input)
+    input_options = {"image_size": fitting.image_size, "crop_area": fitting.crop_area}
+    training_options = {"train_batch_size": jax_example.BATCH, "learning_rate": jax_example.RATE}
+    return configured(manifest, trainer="tf_distribute", train_steps=STEPS, **training_options, **input_options)
 
 
 def write_keras_weights(manifest, model_dir: Path) -> None:
@@ -73,9 +73,9 @@ def write_keras_weights(manifest, model_dir: Path) -> None:
             weight[...] = value
     assert not list(values)
     position = {"dataset": manifest.fingerprint, "batch_size": jax_example.BATCH, "seed": 0, "step": 0}
-    kept = {"state": ocp.args.StandardSave(nnx.state((model, optimizer))), "position": ocp.args.JsonSave(position)}
+    save_args = {"state": ocp.args.StandardSave(nnx.state((model, optimizer))), "position": ocp.args.JsonSave(position)}
     with ocp.CheckpointManager(model_dir) as checkpoints:
-        checkpoints.save(0, args=ocp.args.Composite(**kept))
+        checkpoints.save(0, args=ocp.args.Composite(**save_args))
 
 
 @pytest.fixture(scope="module")
@@ -87,20 +87,20 @@ def straight(digits_dataset, tmp_path_factory):
     return model_dir, text
 
 
-def assert_close(found: dict[int, float], expected: dict[int, float], tolerance: float) -> None:
-    assert found
-    np.testing.assert_allclose(list(found.values()), [expected[step] for step in found], rtol=0, atol=tolerance)
+def assert_close(actual: dict[int, float], expected: dict[int, float], tolerance: float) -> None:
+    assert actual
+    np.testing.assert_allclose(list(actual.values()), [expected[step] for step in actual], rtol=0, atol=tolerance)
 
 
 def test_the_first_twenty_losses_are_those_of_estimator_app(straight, digits_dataset, tmp_path, monkeypatch):
     """At a small rate: two libraries differ by rounding, which decides on which side of 0 the inputs of some ReLUs are.
     At a rate of 0.01 or more, that grows beyond the tolerance within ten steps."""
-    told = step_losses(monkeypatch)
+    losses = step_losses(monkeypatch)
     training = importlib.import_module("estimator_app.train")
     training.run(
         digits_dataset, keras_config(digits_dataset), str(tmp_path), f"{tmp_path}/export", report=lambda line: None
     )
-    assert_close(jax_example.losses(straight[1]), dict(enumerate(told, 1)), 1e-3)
+    assert_close(jax_example.losses(straight[1]), dict(enumerate(losses, 1)), 1e-3)
 
 
 def test_kernels_alone_decay(digits_dataset):
@@ -126,8 +126,8 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
     model_dir, text = straight
     definition, state = nnx.split(example().create_train_state(options(), digits_dataset))
     with ocp.CheckpointManager(model_dir) as checkpoints:
-        kept = ocp.args.Composite(state=ocp.args.StandardRestore(state))
-        state = checkpoints.restore(checkpoints.latest_step(), args=kept).state
+        restore_args = ocp.args.Composite(state=ocp.args.StandardRestore(state))
+        state = checkpoints.restore(checkpoints.latest_step(), args=restore_args).state
     model, _ = nnx.merge(definition, state)
     model.eval()
     split, config = digits_dataset.split("validation"), InputConfig.of(digits_dataset)
@@ -161,8 +161,8 @@ def test_bfloat16_is_what_the_convolutions_compute_in(digits_dataset):
         create = functools.partial(example().create_train_state, options(bfloat16=bfloat16), digits_dataset)
         definition, state = nnx.split(nnx.eval_shape(create))
         text = example().train_step.lower(definition, InputConfig(16, layout="HWCN"), state, batch).as_text()
-        of_convolutions = set(re.findall(r"stablehlo.convolution.*-> tensor<[0-9x]+(\w+)>", text))
-        assert of_convolutions == {kind}
+        dtypes = set(re.findall(r"stablehlo.convolution.*-> tensor<[0-9x]+(\w+)>", text))
+        assert dtypes == {kind}
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(state, nnx.Param))} == {"float32"}
 
 
@@ -186,13 +186,13 @@ def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed(st
             process.send_signal(signal.SIGKILL)
     after, silent = jax_example.printed(*jax_example.training(digits_dataset.path, resumed, *FLAGS, processes=2))
     assert "step" not in silent
-    begun = re.search(r"^step (\d+) of 20, on 8 devices of 2 processes$", after, re.MULTILINE)
-    assert begun
-    assert int(begun[1]) in (5, 10)
+    match = re.search(r"^step (\d+) of 20, on 8 devices of 2 processes$", after, re.MULTILINE)
+    assert match
+    assert int(match[1]) in (5, 10)
     assert_close(jax_example.losses(before), jax_example.losses(text), 1e-5)
     assert_close(jax_example.losses(after), jax_example.losses(text), 1e-5)
     assert_close(jax_example.losses(text), jax_example.losses(straight[1]), 1e-3)
-    assert list(jax_example.losses(after)) == list(range(int(begun[1]) + 1, STEPS + 1))
+    assert list(jax_example.losses(after)) == list(range(int(match[1]) + 1, STEPS + 1))
     assert jax_example.evaluations(after)[STEPS] == pytest.approx(jax_example.evaluations(text)[STEPS], abs=1e-5)
 
 

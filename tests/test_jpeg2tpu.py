@@ -24,12 +24,12 @@ def test_it_has_each_command_of_each_package(package):
 
 def test_help_names_every_command_and_loads_no_package(capsys):
     assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert all(f"  {name} " in said for name in COMMANDS)
-    assert "exit codes" in said
+    help_text = capsys.readouterr().out
+    assert all(f"  {name} " in help_text for name in COMMANDS)
+    assert "exit codes" in help_text
     code = "import sys; from tpu_input.command_line.jpeg2tpu import main; main([]); print(*sys.modules, sep=chr(10))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {line.split(".")[0] for line in done.stdout.splitlines()}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {line.split(".")[0] for line in result.stdout.splitlines()}
     assert not loaded & {"apache_beam", "tensorflow", "numpy", "PIL", "google"}
 
 
@@ -49,14 +49,17 @@ def test_a_mistyped_command_is_one_line(capsys):
 
 
 @pytest.mark.parametrize(
-    ("package", "given", "meant"),
+    ("package", "word", "suggestion"),
     [("beam_pipelines", "convrt", "convert"), ("tpu_input", "bench", "benchmark"), ("estimator_app", "trian", "train")],
 )
-def test_each_package_suggests_the_command_that_was_meant(package, given, meant, capsys):
+def test_each_package_suggests_the_command_that_was_meant(package, word, suggestion, capsys):
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"{package}.__main__").main([given])
+        importlib.import_module(f"{package}.__main__").main([word])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"error: unknown command {given!r}; did you mean {meant}? (see jpeg2tpu --help)\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: unknown command {word!r}; did you mean {suggestion}? (see jpeg2tpu --help)\n"
+    )
 
 
 def test_the_version_is_the_distribution_s(capsys):
@@ -65,23 +68,23 @@ def test_the_version_is_the_distribution_s(capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("flag", "suggestion"),
     [("--batch_size", "--train_batch_size"), ("--lr=0.1", "--learning_rate"), ("--num_epochs", "--epochs")],
 )
-def test_flags_of_other_programs_are_told_ours(given, meant, capsys):
+def test_flags_of_other_programs_are_told_ours(flag, suggestion, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["train", "--dataset=d", "--model_dir=m", given])
+        main(["train", "--dataset=d", "--model_dir=m", flag])
     assert ended.value.code == 2
-    assert f"unknown flag {given.partition('=')[0]}; did you mean {meant}?" in capsys.readouterr().err
+    assert f"unknown flag {flag.partition('=')[0]}; did you mean {suggestion}?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("written", [["--dataset=d"], ["--dataset", "d"], ["d"]])
+@pytest.mark.parametrize("dataset_args", [["--dataset=d"], ["--dataset", "d"], ["d"]])
 @pytest.mark.parametrize("verb", ["verify", "repair", "reshard", "report", "benchmark", "idx", "tfds"])
-def test_a_dataset_has_one_name_in_every_command(verb, written):
+def test_a_dataset_has_one_name_in_every_command(verb, dataset_args):
     parser = import_module(f"{COMMANDS[verb].package}.__main__").make_parser()
     more = {"reshard": ["--output=o"]}.get(verb, [])
-    given = vars(parser.parse_args([verb, *written, *more, "--quiet"]))
-    assert given.get("dataset", given.get("datasets")) in ("d", ["d"])
+    options = vars(parser.parse_args([verb, *dataset_args, *more, "--quiet"]))
+    assert options.get("dataset", options.get("datasets")) in ("d", ["d"])
 
 
 def test_an_output_has_one_name_in_every_command():
@@ -92,5 +95,5 @@ def test_hyphens_in_flags_are_taken_as_underscores():
     parser = Parser()
     parser.add_argument("--train_steps", type=int)
     parser.add_argument("words", nargs="*")
-    found = parser.parse_args(["--train-steps=3", "--", "--train-steps"])
-    assert (found.train_steps, found.words) == (3, ["--train-steps"])
+    args = parser.parse_args(["--train-steps=3", "--", "--train-steps"])
+    assert (args.train_steps, args.words) == (3, ["--train-steps"])

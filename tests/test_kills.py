@@ -14,12 +14,14 @@ from kills.moment import VICTIMS, Conversions, Moment, Outcome
 
 
 def test_moments_are_spread_over_the_run_for_each_kind_and_are_the_same_each_time():
-    moments = [Moment.of(number, seed=0) for number in range(120)]
-    assert moments == [Moment.of(number, seed=0) for number in range(120)]
-    assert moments != [Moment.of(number, seed=1) for number in range(120)]
+    moments = [Moment.from_number(number, seed=0) for number in range(120)]
+    assert moments == [Moment.from_number(number, seed=0) for number in range(120)]
+    assert moments != [Moment.from_number(number, seed=1) for number in range(120)]
     for victim in VICTIMS:
         for overwrite in (False, True):
-            shares = sorted(each.share for each in moments if (each.victim, each.overwrite) == (victim, overwrite))
+            shares = sorted(
+                moment.share for moment in moments if (moment.victim, moment.overwrite) == (victim, overwrite)
+            )
             assert len(shares) == 20
             gaps = [after - before for before, after in zip([0.0, *shares], [*shares, 1.0], strict=True)]
             assert max(gaps) < 0.13  # evenly, it would be 0.05
@@ -70,6 +72,6 @@ def test_a_command_that_waits_for_an_engine_endlessly_is_ended_and_run_again(tmp
 
 @pytest.mark.long
 def test_urls_that_are_read_by_a_conversion_which_is_killed_twice_are_all_accounted_for(tmp_path: Path):
-    written, problems = kills.urls.run(tmp_path, count=300, kills=2)
+    hashes, problems = kills.urls.run(tmp_path, count=300, kills=2)
     assert problems == []
-    assert {"manifest.json", "rejected.jsonl"} < written.keys()
+    assert {"manifest.json", "rejected.jsonl"} < hashes.keys()

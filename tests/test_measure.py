@@ -24,19 +24,19 @@ print('{"seen": 1}')
 
 
 def test_a_run_counts_memory_and_time_of_the_processes_that_its_process_starts():
-    done = measure.run([sys.executable, "-c", NESTED])
-    assert (done.exit_code, done.result) == (0, {"seen": 1})
-    assert done.peak_mb > 100
-    assert done.cpu_seconds > 1
+    run = measure.run([sys.executable, "-c", NESTED])
+    assert (run.exit_code, run.result) == (0, {"seen": 1})
+    assert run.peak_mb > 100
+    assert run.cpu_seconds > 1
 
 
 def test_a_run_is_killed_with_its_descendants_when_asked_for(tmp_path):
-    begun, held = tmp_path / "begun", tmp_path / "held"
-    os.mkfifo(held)
-    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-    code = f"import subprocess; subprocess.run(['sh', '-c', 'exec 3>{held}; touch {begun}; sleep 60'])"
-    done = measure.run([sys.executable, "-c", code], kill_when=begun.exists)
-    assert done.exit_code == -9
+    marker, fifo = tmp_path / "begun", tmp_path / "held"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    code = f"import subprocess; subprocess.run(['sh', '-c', 'exec 3>{fifo}; touch {marker}; sleep 60'])"
+    result = measure.run([sys.executable, "-c", code], kill_when=marker.exists)
+    assert result.exit_code == -9
     assert select.select([reader], [], [], 30)[0]  # its end: nobody is left who could write
     assert os.read(reader, 1) == b""
     os.close(reader)

@@ -36,8 +36,8 @@ def other(number: int) -> int:
 def test_operators_and_numbers_are_changed_but_no_annotation_and_no_message(tmp_path):
     path = tmp_path / "shapes.py"
     path.write_text(SOURCE)
-    found = [mutant.diff for mutant in mutants(path, ("SIDE", "area"))]
-    changes = {diff.splitlines()[1].removeprefix("+ ").strip() for diff in found}
+    diffs = [mutant.diff for mutant in mutants(path, ("SIDE", "area"))]
+    changes = {diff.splitlines()[1].removeprefix("+ ").strip() for diff in diffs}
     replaced = {f"return width {operator} side" for operator in ("+", "-", "/", "//", "%", "**")}
     assert changes == replaced | {"SIDE = 5", "SIDE = 3", "if  width:", "if not not width:"}
     assert all(ast.parse(mutant.source) for mutant in mutants(path))
@@ -63,10 +63,10 @@ def test_a_change_survives_where_no_test_fails(tmp_path):
     # 2 + 2 and 2 ** 2 are 4 as well.
     (tmp_path / "test_shapes.py").write_text("import shapes\ndef test_area():\n    assert shapes.area(2, 2) == 4\n")
     environment = {"PYTHONPATH": f"{TESTS}:{tmp_path}", "PATH": ""}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", TRIAL], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    passed, forever = done.stdout.splitlines()
+    passed, forever = result.stdout.splitlines()
     assert passed == "[True, True, False, False, False, False, True]"
     assert forever == "False"
 

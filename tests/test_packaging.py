@@ -30,8 +30,8 @@ def built(tmp_path_factory):
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".coverage", *not_shipped)
     shutil.copytree(ROOT, source, ignore=ignored)
     code = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=source, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     return source / "dist"
 
 
@@ -50,8 +50,8 @@ def test_the_sdist_holds_what_is_committed_and_nothing_else(built):
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {info.name.partition("/")[2] for info in archive.getmembers() if info.isfile()}
-    made = {name for name in names if name.startswith("jpeg2tpu.egg-info/")} | {"PKG-INFO", "setup.cfg"}
-    assert {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} <= names - made
+    generated = {name for name in names if name.startswith("jpeg2tpu.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} <= names - generated
 
 
 def test_the_wheel_holds_the_three_packages_and_their_types(built):
@@ -83,9 +83,13 @@ def test_the_version_has_one_source(built, capsys):
 
 def test_the_metadata_names_the_pythons_that_are_tried(built):
     metadata = metadata_of(built)
-    named = {each.rpartition(" ")[2] for each in metadata.get_all("Classifier", []) if "Python :: 3." in each}
+    versions = {
+        classifier.rpartition(" ")[2]
+        for classifier in metadata.get_all("Classifier", [])
+        if "Python :: 3." in classifier
+    }
     script = (ROOT / ".ci" / "release_check.py").read_text()
-    assert named == set(re.findall(r'"(3\.\d+)"', script.partition("PYTHONS = ")[2].partition("\n")[0]))
+    assert versions == set(re.findall(r'"(3\.\d+)"', script.partition("PYTHONS = ")[2].partition("\n")[0]))
     assert metadata["Requires-Python"] == ">=3.11"
     assert len((metadata["Keywords"] or "").split(",")) > 5
 
@@ -117,18 +121,18 @@ def test_a_missing_extra_is_one_line(module, package, words, line, digits_datase
     argv = [word.replace("DATASET", digits_dataset.path) for word in words.split()]
     command = [sys.executable, "-W", "ignore", "-c", code, *argv]
     ended = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
-    said = ended.stderr.decode()
-    assert (ended.returncode, said.count("\n")) == (2, 1), said
+    stderr = ended.stderr.decode()
+    assert (ended.returncode, stderr.count("\n")) == (2, 1), stderr
     extra = {"sklearn": "demo", "apache_beam": "beam"}.get(package, "train")
-    assert said == f"error: {line}; install it with: pip install 'jpeg2tpu[{extra}]'\n"
+    assert stderr == f"error: {line}; install it with: pip install 'jpeg2tpu[{extra}]'\n"
 
 
 def requirements(metadata: email.message.Message, *extras: str) -> str:
     """Returns the requirements of a plain install and of some extras."""
     lines = [line.partition(";") for line in metadata.get_all("Requires-Dist", [])]
-    wanted = [f'extra == "{extra}"' for extra in extras]
+    markers = [f'extra == "{extra}"' for extra in extras]
     return " ".join(
-        name for name, _, marker in lines if "extra ==" not in marker or any(extra in marker for extra in wanted)
+        name for name, _, marker in lines if "extra ==" not in marker or any(extra in marker for extra in markers)
     )
 
 

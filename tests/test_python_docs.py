@@ -16,9 +16,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 def block(page: str) -> str:
     """Returns the code in the section "From Python" of a page."""
     section = (DOCS / page).read_text().partition("\n## From Python\n")[2]
-    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert match
+    return match[1]
 
 
 def test_conversion_from_python(few_digits, tmp_path, monkeypatch, capsys):
@@ -52,9 +52,9 @@ def test_callbacks_from_python(digits_dataset, tmp_path, monkeypatch, capsys):
     (tmp_path / "dataset").symlink_to(digits_dataset.path)
     section = (DOCS / "train.md").read_text().partition("**Callbacks.**")[2]
     exec(section.partition("```python\n")[2].partition("```")[0].replace("train_steps=20", "train_steps=10"), {})
-    said = capsys.readouterr().out
-    assert re.search(r"^step 10: \d\.\d{3}$", said, re.MULTILINE)
-    assert re.search(r"^step 10: \d+\.\d%$", said, re.MULTILINE)
+    stdout = capsys.readouterr().out
+    assert re.search(r"^step 10: \d\.\d{3}$", stdout, re.MULTILINE)
+    assert re.search(r"^step 10: \d+\.\d%$", stdout, re.MULTILINE)
 
 
 def test_an_option_that_there_is_not_is_refused_by_name(digits_dataset, tmp_path):

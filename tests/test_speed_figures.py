@@ -28,7 +28,7 @@ _SPEED = re.compile(
     | \b(?:takes?|took|saves?|saved)\b[^.;:|()\d]{{0,40}}({_NUMBER})\ ?(?:s|min|h|seconds|minutes|hours|days)\b""",
     re.VERBOSE,
 )
-_MADE = re.compile(r"<!-- (?:table \w+|peers|formulas) -->.*?<!-- end -->", re.DOTALL)
+_GENERATED = re.compile(r"<!-- (?:table \w+|peers|formulas) -->.*?<!-- end -->", re.DOTALL)
 _LINK = re.compile(r"benchmarks\.md#([\w-]+)")
 
 # What has the form of a speed and is none of this program: page → number → what it is.
@@ -70,10 +70,10 @@ def without_source(page: str, text: str, benchmarks: str) -> list[str]:
     The tables that benchmarks write into the page itself need no link, nor does what OTHERS has.
     """
     by_anchor = sections(benchmarks)
-    made = "".join(_MADE.findall(text))
+    blocks = "".join(_GENERATED.findall(text))
     unsourced = []
-    for paragraph in paragraphs(_MADE.sub("", text)):
-        sources = made + "".join(by_anchor[anchor] for anchor in _LINK.findall(paragraph))
+    for paragraph in paragraphs(_GENERATED.sub("", text)):
+        sources = blocks + "".join(by_anchor[anchor] for anchor in _LINK.findall(paragraph))
         for match in _SPEED.finditer(paragraph):
             number = match[1] or match[2]
             if number not in OTHERS.get(page, ()) and not re.search(rf"(?<![\d.,]){number}(?![\d,.]*\d)", sources):

@@ -21,7 +21,7 @@ from tpu_input.command_line.jpeg2tpu import main
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "terminal.md").read_text()
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
-OF_ALL = {"--help", "--help-all", "--quiet", "--verbose", "--json", "--log_file"}
+COMMON_FLAGS = {"--help", "--help-all", "--quiet", "--verbose", "--json", "--log_file"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -30,16 +30,16 @@ def test_every_command_has_the_flags_of_all_commands(package):
     (commands,) = (action.choices for action in parser._actions if action.choices)
     for name, command in commands.items():
         flags = {flag for action in command._actions for flag in action.option_strings}
-        assert flags >= OF_ALL - ({"--json"} if name in ("dispatcher", "worker") else set()), name
-        assert {f"`{flag}" for flag in OF_ALL} <= set(re.findall(r"^\| (`--[\w-]+)", PAGE, re.MULTILINE))
+        assert flags >= COMMON_FLAGS - ({"--json"} if name in ("dispatcher", "worker") else set()), name
+        assert {f"`{flag}" for flag in COMMON_FLAGS} <= set(re.findall(r"^\| (`--[\w-]+)", PAGE, re.MULTILINE))
 
 
 def test_the_list_of_commands_fits_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 80
-    assert "  completion " in said
+    help_text = capsys.readouterr().out
+    assert max(map(len, help_text.splitlines())) <= 80
+    assert "  completion " in help_text
 
 
 def test_the_page_has_the_exit_codes_of_the_help():
@@ -61,20 +61,20 @@ def test_a_result_is_json_on_stdout_and_the_log_has_all_lines(tmp_path, capsys):
     assert main(["diff", str(tmp_path / "no"), str(tmp_path / "other"), f"--log_file={log}"]) == 2
     error = capsys.readouterr().err.strip()
     logged = [
-        re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (\w+) (.*)", of) for of in log.read_text().splitlines()
+        re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (\w+) (.*)", row) for row in log.read_text().splitlines()
     ]
-    found = [of.groups() for of in logged if of]
-    assert len(found) == len(logged)
-    assert [text.partition(" ")[0] for level, text in found if text.startswith("command: ")] == ["command:"] * 3
-    assert ("INFO", line) in found
-    assert ("WARNING", error) in found
+    entries = [match.groups() for match in logged if match]
+    assert len(entries) == len(logged)
+    assert [text.partition(" ")[0] for level, text in entries if text.startswith("command: ")] == ["command:"] * 3
+    assert ("INFO", line) in entries
+    assert ("WARNING", error) in entries
     assert error.startswith("error: ")
 
 
 @pytest.mark.parametrize(
     "command",
     [["diff", "no", "other"], ["idx", "no"], ["predict", "--export_dir=no", "photo.jpg"]],
-    ids=lambda of: of[0],
+    ids=lambda words: words[0],
 )
 def test_an_error_is_an_object_too_and_verbose_shows_its_traceback(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -102,19 +102,19 @@ def test_a_log_that_cannot_be_written_is_one_line(command, tmp_path, capsys, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def drawn(*command: str) -> tuple[int, str]:
+def run_command(*command: str) -> tuple[int, str]:
     return run_in_terminal("tpu_input.command_line.jpeg2tpu", *command)
 
 
 def test_a_terminal_shows_that_tensorflow_starts_and_then_the_result_alone(dataset_copy):
     result = f"11 index files in {dataset_copy}/index\r\n"
-    code, shown = drawn("idx", str(dataset_copy))
+    code, output = run_command("idx", str(dataset_copy))
     assert code == 0
-    assert shown.startswith("\rstarting TensorFlow …")
-    *drawings, last = shown.split("\r\x1b[K")
+    assert output.startswith("\rstarting TensorFlow …")
+    *drawings, last = output.split("\r\x1b[K")
     assert last == result
     assert all(len(line) <= 80 for line in "".join(drawings).replace("\x1b[K", "").split("\r"))
-    assert drawn("idx", str(dataset_copy), "--quiet") == (0, result)
+    assert run_command("idx", str(dataset_copy), "--quiet") == (0, result)
 
 
 def test_completion_is_printed_without_importing_tensorflow_or_beam():
@@ -123,10 +123,10 @@ def test_completion_is_printed_without_importing_tensorflow_or_beam():
         "import sys; from tpu_input.command_line.jpeg2tpu import main; code = main(['completion', 'fish']); "
         "print(code, *sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    code, *modules = done.stderr.split()
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code, *modules = result.stderr.split()
     assert code == "0"
-    assert "complete --command jpeg2tpu" in done.stdout
+    assert "complete --command jpeg2tpu" in result.stdout
     assert not {name.partition(".")[0] for name in modules} & {"tensorflow", "apache_beam", "numpy"}
 
 

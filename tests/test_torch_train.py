@@ -40,8 +40,8 @@ def test_there_is_no_tensorflow():
 
 
 def test_a_run_that_is_killed_ends_as_one_that_is_not(dataset: Manifest, tmp_path: Path):
-    whole, _ = start(dataset, tmp_path / "whole").communicate()
-    lines = [json.loads(line) for line in whole.splitlines()]
+    stdout, _ = start(dataset, tmp_path / "whole").communicate()
+    lines = [json.loads(line) for line in stdout.splitlines()]
     assert [line["step"] for line in lines] == [100, 200, 300, 400]  # an epoch has 22.9 steps
     assert {line["examples"] for line in lines} == {333}  # each validation example once, in six batches of 64
     assert lines[-1]["accuracy"] >= 0.98

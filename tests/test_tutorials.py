@@ -27,17 +27,17 @@ def test_readme_s_commands_run_as_they_stand(tmp_path, monkeypatch):
     write_photographs(tmp_path / "photos", per_class=4)
     for flaw in ("coffee/download.jpg", "rocket/not_found.jpg"):
         (tmp_path / "photos" / flaw).unlink()
-    found = [words for words in commands("README.md") if ours(words)]
-    assert [words[1] for words in found] == ["sample", "convert", "train", "predict", "convert", "report", "train"]
-    for words in found:
+    examples = [words for words in commands("README.md") if ours(words)]
+    assert [words[1] for words in examples] == ["sample", "convert", "train", "predict", "convert", "report", "train"]
+    for words in examples:
         assert run_ours(words, {"train": SMALL}) == 0, words
     assert (tmp_path / "photos_tfrecords" / "report.html").exists()
 
 
 def test_the_front_page_of_the_site_shows_commands_and_output_of_pages_that_run():
-    found = commands("docs/index.md")
-    assert [words[1] for words in found] == ["convert", "report", "train"]
-    assert [words for words in commands("README.md") if words in found] == found
+    examples = commands("docs/index.md")
+    assert [words[1] for words in examples] == ["convert", "report", "train"]
+    assert [words for words in commands("README.md") if words in examples] == examples
     page, tutorial = ((ROOT / "docs" / name).read_text() for name in ("index.md", "tutorials/photographs.md"))
     output = re.search(r"\n( {4}train: 164 .*?manifest\.json\n)", page, re.DOTALL)
     assert output
@@ -51,9 +51,9 @@ def test_the_photographs_tutorial(tmp_path, monkeypatch, capsys):
     write_photographs(tmp_path / "photos")
     first, remove, *rest = commands("docs/tutorials/photographs.md")
     assert run_ours(first, {}) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
+    message = capsys.readouterr().err.splitlines()[-1]
     page = " ".join((ROOT / "docs" / "tutorials" / "photographs.md").read_text().split())
-    assert " ".join(said.replace(f"{tmp_path}/", "").split()) in page
+    assert " ".join(message.replace(f"{tmp_path}/", "").split()) in page
     rejected = (tmp_path / "photos_tfrecords" / "rejected.jsonl").read_text()
     assert '"reason": "truncated"' in rejected
     assert '"reason": "not_an_image", "detail": "begins with b' in rejected
@@ -63,11 +63,11 @@ def test_the_photographs_tutorial(tmp_path, monkeypatch, capsys):
     assert [words[1] for words in rest] == ["convert", "report", "train", "predict"]
     for words in rest:
         assert run_ours(words, {"train": SMALL}) == 0, words
-        shown = capsys.readouterr().out
+        stdout = capsys.readouterr().out
         if words[1] == "convert":
-            assert "train: 164 examples of 6 classes in 1 shard" in shown
+            assert "train: 164 examples of 6 classes in 1 shard" in stdout
             assert "train: 164 examples of 6 classes in 1 shard" in page
-    assert [line.split('"')[3] for line in shown.splitlines()] == ["photos/cat/000.jpg", "photos/rocket/029.jpg"]
+    assert [line.split('"')[3] for line in stdout.splitlines()] == ["photos/cat/000.jpg", "photos/rocket/029.jpg"]
 
 
 def write_imagenet(folder: Path, photographs: Path) -> None:
@@ -106,11 +106,11 @@ def test_the_imagenet_tutorial(tmp_path, monkeypatch, capsys):
         "preflight": small,
         "train": [*small, "--train_steps=2"],
     }
-    found = [words for words in commands("docs/tutorials/imagenet.md") if ours(words)]
-    assert [words[1] for words in found] == [
+    examples = [words for words in commands("docs/tutorials/imagenet.md") if ours(words)]
+    assert [words[1] for words in examples] == [
         *("convert", "verify", "report", "preflight", "train", "evaluate", "evaluate", "predict")
     ]
-    for words in found:
+    for words in examples:
         assert run_ours(words, added) == 0, (words, capsys.readouterr())
     assert '"file": "photo.jpg"' in capsys.readouterr().out
     script = (ROOT / "docs" / "tutorials" / "imagenet.md").read_text().partition("```sh\n")[2].partition("```")[0]

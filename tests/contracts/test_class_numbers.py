@@ -24,7 +24,7 @@ from support.pipelines_commands import refused
 from tpu_input.dataset_format.tfrecord import frame, serialize
 
 NAMES = tuple(f"class {letter}" for letter in "abcdefghijkl")  # 12, so that "10" and "2" are in another order as text
-Made = tuple[Source, bool]  # and whether the names are those of --labels
+NumberedInput = tuple[Source, bool]  # and whether the names are those of --labels
 
 
 def image(number: int) -> bytes:
@@ -33,49 +33,49 @@ def image(number: int) -> bytes:
     return file.getvalue()
 
 
-def csv_list(folder: Path, numbers: Sequence[int | str]) -> Made:
-    lines = [f"{at:03d}.jpg,{number}\n" for at, number in enumerate(numbers)]
+def csv_list(folder: Path, numbers: Sequence[int | str]) -> NumberedInput:
+    lines = [f"{index:03d}.jpg,{number}\n" for index, number in enumerate(numbers)]
     (folder / "l.csv").write_text("image,label\n" + "".join(lines))
     return Source(str(folder / "l.csv"), label_names=str(folder / "names.txt")), False
 
 
-def json_list(folder: Path, numbers: Sequence[int | str]) -> Made:
-    lines = [{"image": f"{at:03d}.jpg", "label": number} for at, number in enumerate(numbers)]
+def json_list(folder: Path, numbers: Sequence[int | str]) -> NumberedInput:
+    lines = [{"image": f"{index:03d}.jpg", "label": number} for index, number in enumerate(numbers)]
     (folder / "l.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return Source(str(folder / "l.jsonl"), label_names=str(folder / "names.txt")), False
 
 
-def label_list(folder: Path, numbers: Sequence[int | str]) -> Made:
+def label_list(folder: Path, numbers: Sequence[int | str]) -> NumberedInput:
     (folder / "l.txt").write_text("".join(f"{number}\n" for number in numbers))
     names = str(folder / "names.txt")
     return Source(str(folder / "images"), label_list=str(folder / "l.txt"), label_names=names), False
 
 
-def webdataset(folder: Path, numbers: Sequence[int | str]) -> Made:
+def webdataset(folder: Path, numbers: Sequence[int | str]) -> NumberedInput:
     with tarfile.open(folder / "x.tar", "w") as tar:
-        for at, number in enumerate(numbers):
-            for ending, data in (("jpg", image(at)), ("cls", str(number).encode())):
-                member = tarfile.TarInfo(f"{at:03d}.{ending}")
+        for index, number in enumerate(numbers):
+            for ending, data in (("jpg", image(index)), ("cls", str(number).encode())):
+                member = tarfile.TarInfo(f"{index:03d}.{ending}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
     return Source(str(folder / "x.tar"), record="webdataset"), True
 
 
-def parquet(folder: Path, numbers: Sequence[int | str]) -> Made:
-    images = [{"bytes": image(at), "path": f"{at:03d}.jpg"} for at in range(len(numbers))]
+def parquet(folder: Path, numbers: Sequence[int | str]) -> NumberedInput:
+    images = [{"bytes": image(index), "path": f"{index:03d}.jpg"} for index in range(len(numbers))]
     pq.write_table(pa.table({"image": images, "label": list(numbers)}), folder / "x.parquet")
     return Source(str(folder / "x.parquet")), True
 
 
-def tfrecords(folder: Path, numbers: Sequence[int | str]) -> Made:
+def tfrecords(folder: Path, numbers: Sequence[int | str]) -> NumberedInput:
     with open(folder / "x.tfrecord", "wb") as file:
-        for at, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             label = number.encode() if isinstance(number, str) else number
-            file.write(frame(serialize({"cls": label, "jpg": image(at)})))
+            file.write(frame(serialize({"cls": label, "jpg": image(index)})))
     return Source(str(folder / "x.tfrecord"), record="image=jpg,label=cls"), True
 
 
-INPUTS: tuple[Callable[[Path, Sequence[Any]], Made], ...] = (
+INPUTS: tuple[Callable[[Path, Sequence[Any]], NumberedInput], ...] = (
     csv_list,
     json_list,
     label_list,
@@ -97,16 +97,16 @@ SETS: dict[str, tuple[Sequence[int], int | None]] = {  # numbers, and the first 
 }
 
 
-def folders(folder: Path, names: Sequence[str]) -> Made:
-    for at, name in enumerate(names):
-        path = folder / "classes" / name / f"{at:03d}.jpg"
+def folders(folder: Path, names: Sequence[str]) -> NumberedInput:
+    for index, name in enumerate(names):
+        path = folder / "classes" / name / f"{index:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image(at))
+        path.write_bytes(image(index))
     return Source(str(folder / "classes")), False
 
 
-def names_of(folder: Path, made: Made, **options: object) -> dict[int, str]:
-    source, is_labels = made
+def names_of(folder: Path, numbered_input: NumberedInput, **options: object) -> dict[int, str]:
+    source, is_labels = numbered_input
     rows = listed(source, **({"labels": NAMES} if is_labels else {}), **options)
     assert not [row for row in rows if row.reason]
     return {int(re.findall(r"\d{3}", row.key)[-1]): row.label for row in rows}
@@ -120,22 +120,24 @@ def folder(tmp_path: Path) -> Path:
 
 def with_images(folder: Path, count: int) -> None:
     (folder / "images").mkdir()
-    for at, place in itertools.product(range(count), (folder, folder / "images")):
-        (place / f"{at:03d}.jpg").write_bytes(image(at))
+    for index, place in itertools.product(range(count), (folder, folder / "images")):
+        (place / f"{index:03d}.jpg").write_bytes(image(index))
 
 
-@pytest.mark.parametrize("what", SETS)
+@pytest.mark.parametrize("case", SETS)
 @pytest.mark.parametrize("make", INPUTS, ids=lambda make: make.__name__)
-def test_the_first_number_is_decided_from_all_or_refused(folder: Path, make, what: str) -> None:
-    numbers, first = SETS[what]
+def test_the_first_number_is_decided_from_all_or_refused(folder: Path, make, case: str) -> None:
+    numbers, first = SETS[case]
     with_images(folder, len(numbers))
-    made = make(folder, numbers)
+    numbered_input = make(folder, numbers)
     if first is None:
         smallest, largest = min(numbers), max(numbers)
         with pytest.raises(ValueError, match=f"the numbers {smallest} to {largest}, for {N} names in .*; "):
-            names_of(folder, made)
+            names_of(folder, numbered_input)
     else:
-        assert names_of(folder, made) == {at: NAMES[number - first] for at, number in enumerate(numbers)}
+        assert names_of(folder, numbered_input) == {
+            index: NAMES[number - first] for index, number in enumerate(numbers)
+        }
 
 
 @pytest.mark.parametrize("make", INPUTS[:3], ids=lambda make: make.__name__)
@@ -143,12 +145,12 @@ def test_the_first_number_is_decided_from_all_or_refused(folder: Path, make, wha
 def test_numbers_that_the_table_has_are_those_meant(folder: Path, make, numbers: Sequence[int]) -> None:
     (folder / "names.txt").write_text("".join(f"{number} {name}\n" for number, name in enumerate(NAMES)))
     with_images(folder, len(numbers))
-    made = make(folder, numbers)
+    numbered_input = make(folder, numbers)
     if max(numbers) == N:
         with pytest.raises(ValueError, match=rf"has 12 names, for 0 to 11, and none for {N}; "):
-            names_of(folder, made)
+            names_of(folder, numbered_input)
     else:
-        assert names_of(folder, made) == {at: NAMES[number] for at, number in enumerate(numbers)}
+        assert names_of(folder, numbered_input) == {index: NAMES[number] for index, number in enumerate(numbers)}
 
 
 @pytest.mark.parametrize(
@@ -195,18 +197,18 @@ def test_a_name_of_blanks_is_none(folder: Path, make) -> None:
 
 def test_several_numbers_an_image_are_decided_together(folder: Path) -> None:
     for labels, first in (([[0, 3], [5], []], 0), ([[1, 3], [N]], 1), ([[0, 3], [N]], None), ([[2], [3]], None)):
-        lines = [{"image": f"{at:03d}.jpg", "label": numbers} for at, numbers in enumerate(labels)]
+        lines = [{"image": f"{index:03d}.jpg", "label": numbers} for index, numbers in enumerate(labels)]
         (folder / "l.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        for at in range(len(labels)):
-            (folder / f"{at:03d}.jpg").write_bytes(image(at))
+        for index in range(len(labels)):
+            (folder / f"{index:03d}.jpg").write_bytes(image(index))
         source = Source(str(folder / "l.jsonl"), label_names=str(folder / "names.txt"))
         if first is None:
             with pytest.raises(ValueError, match="for 12 names"):
                 listed(source, label_type="classes")
             continue
-        found = {row.key: set(row.label.split("\x1f")) - {""} for row in listed(source, label_type="classes")}
+        names = {row.key: set(row.label.split("\x1f")) - {""} for row in listed(source, label_type="classes")}
         expected = {NAMES[number - first] for number in labels[0]}
-        assert found["000.jpg"] == expected
+        assert names["000.jpg"] == expected
 
 
 def test_endings_of_webdataset_may_be_in_capitals(folder: Path) -> None:
@@ -229,5 +231,5 @@ def test_a_tar_with_labels_of_another_ending_is_told_how_to_read_it(capsys, fold
             content = tar.extractfile(member)
             member.name = member.name.replace(".cls", f".{ending}")
             copy.addfile(member, content)
-    said = refused(capsys, "convert", f"--input={folder}/y.tar", f"--output={folder}/out")
-    assert f"WebDataset: --record=webdataset,label={label}" in said
+    message = refused(capsys, "convert", f"--input={folder}/y.tar", f"--output={folder}/out")
+    assert f"WebDataset: --record=webdataset,label={label}" in message

@@ -52,8 +52,8 @@ def test_the_copy_outside_train_stays(capsys, splits: Path, way: str) -> None:
     manifest = Manifest.from_json((splits / "out/manifest.json").read_bytes(), str(splits / "out"))
     sizes = {name: split.num_examples for name, split in manifest.splits.items()}
     assert sizes == {"train": 4, "test": 8, "validation": 2}
-    said = "left_out 11" if way == "pairs" else "duplicates left out: 10 of train"
-    assert said in out + err
+    summary = "left_out 11" if way == "pairs" else "duplicates left out: 10 of train"
+    assert summary in out + err
 
 
 @pytest.mark.parametrize("way", ["exact", "near", "pairs"])

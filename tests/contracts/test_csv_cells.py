@@ -29,8 +29,8 @@ NAMES = (
 
 
 def likely_wrong(tmp_path) -> str:
-    found = [WrongLabel(f"{name}/1.jpg", number, name, 0.9, 0.1) for number, name in enumerate(NAMES)]
-    return LikelyWrong(found, [], len(found), 0, 0).to_csv()
+    wrong_labels = [WrongLabel(f"{name}/1.jpg", number, name, 0.9, 0.1) for number, name in enumerate(NAMES)]
+    return LikelyWrong(wrong_labels, [], len(wrong_labels), 0, 0).to_csv()
 
 
 def by_class(tmp_path) -> str:

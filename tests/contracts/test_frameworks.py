@@ -105,9 +105,9 @@ os._exit(0)
 def test_a_strategy_counts_each_example_once(digits_dataset, num_workers, monkeypatch):
     """experimental_distribute_dataset, as fit() and evaluate() use it, over two replicas, and over two processes."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(num_workers)]
-    ports = ",".join(str(one.getsockname()[1]) for one in sockets)
-    for one in sockets:
-        one.close()
+    ports = ",".join(str(server.getsockname()[1]) for server in sockets)
+    for server in sockets:
+        server.close()
     # A strategy takes the batch for that of all workers, and of each worker's a half at a step: in 8 steps, 4 batches.
     memory = 0 if num_workers == 2 else 64 << 20
     monkeypatch.setattr(order, "_IN_MEMORY_BYTES", memory)  # a split that is read by lanes, and one in memory
@@ -128,20 +128,20 @@ def test_a_strategy_counts_each_example_once(digits_dataset, num_workers, monkey
             worker.kill()
     assert all(ends)
     results = [json.loads(text.splitlines()[-1]) for text in ends]
-    seen = {name: Counter(tuple(one) for each in results for one in each[name]) for name in results[0]}
+    counts = {name: Counter(tuple(example) for result in results for example in result[name]) for name in results[0]}
     alone = tpu_input.load(digits_dataset, "validation", batch_size=50, image_size=8)
     expected = Counter(
         (int(label), int(image.astype(int).sum()))
         for images, labels, _ in tpu_input.as_numpy(alone)
         for image, label in zip(images, labels, strict=True)
     )
-    assert seen["validation"] == expected
+    assert counts["validation"] == expected
     labels = Counter(dict.fromkeys(range(10), 0))
     batches = tpu_input.load(digits_dataset, batch_size=100 * num_workers, image_size=8, epochs=2)
     for step, (_, label, weight) in enumerate(tpu_input.as_numpy(batches)):
         if num_workers == 1 or step < 4:
             labels.update(int(one) for one in label[weight > 0])
-    assert Counter(label for label, _ in seen["train"].elements()) == labels
+    assert Counter(label for label, _ in counts["train"].elements()) == labels
 
 
 @pytest.mark.parametrize(("threads", "batch_size"), [(1, 64), (16, 256), (16, 4096), (64, 64), (64, 1024)])

@@ -82,9 +82,9 @@ def test_help_fits_80_columns(verb: str, flag: str) -> None:
 def test_help_is_short_and_leads_to_the_rest(verb: str) -> None:
     lines = printed(verb, "--help")
     assert len(lines) <= MOST_LINES
-    shown = listed(lines)
-    assert {flag for flag, action in OPTIONS[verb].items() if action.required} <= {*shown} <= {*OPTIONS[verb]}
-    assert len(set(shown)) == len(shown)
+    flags = listed(lines)
+    assert {flag for flag, action in OPTIONS[verb].items() if action.required} <= {*flags} <= {*OPTIONS[verb]}
+    assert len(set(flags)) == len(flags)
     num_options = sum(bool(action.option_strings) for action in PARSERS[verb]._actions)
     (rest,) = re.findall(rf"jpeg2tpu {verb} --help-all describes all (\d+) options", " ".join(" ".join(lines).split()))
     assert int(rest) == num_options
@@ -134,8 +134,8 @@ def test_descriptions_name_options_that_exist_and_nothing_of_python(verb: str) -
         text = (action.help or "") % vars(action)
         assert text
         for match in FLAG.finditer(text):
-            named = match["verb"] if match["verb"] in COMMANDS else verb
-            assert match["flag"] in OPTIONS[named], f"{named} has no {match['flag']}: {text}"
+            command = match["verb"] if match["verb"] in COMMANDS else verb
+            assert match["flag"] in OPTIONS[command], f"{command} has no {match['flag']}: {text}"
         assert PYTHON.findall(text) == [], text
         words = set(re.findall(r"(?<![\w/-])[a-z]\w*_\w+", text)) - TERMS - set(map(str, action.choices or ()))
         assert words == set(), f"write options with --: {text}"
@@ -161,6 +161,6 @@ for verb in {[*COMMANDS]}:
             main([verb, flag])
 print(*sys.modules, file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in result.stderr.split()}
     assert not loaded & {"tensorflow", "apache_beam", "jax", "torch", "keras"}

@@ -83,8 +83,8 @@ def test_a_file_that_inflates_is_refused_and_nothing_is_left(capsys, images, tmp
     flags = [f"--input={tmp_path}/{name}", f"--output={tmp_path}/out", "--max_rejected=100%", "--splits=train=100%"]
     flags += ["--record=image=image,label=label"] if magic == b"PAR1" else []
     monkeypatch.setattr(unpacking, "_MOST_TIMES", 2)  # 8 digits hardly take more than zeros
-    said = refused(capsys, "convert", *flags)
-    assert f"{name}' decompresses to more than 2 times its size, as no images do; decompress it first" in said
+    message = refused(capsys, "convert", *flags)
+    assert f"{name}' decompresses to more than 2 times its size, as no images do; decompress it first" in message
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.stat().st_size > 1 << 20]
 
 
@@ -99,8 +99,8 @@ def test_files_that_inflate_only_together_are_refused(capsys, images, tmp_path, 
     monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", int(2.5 * _BYTES))
     monkeypatch.setattr(unpacking, "_MOST_TIMES", 2)
     monkeypatch.setattr(parquet_files, "_CHUNK_BYTES", _BYTES)
-    said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", "--max_rejected=100%")
-    assert f"2-{name}' decompresses to more than 2 times its size" in said
+    message = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", "--max_rejected=100%")
+    assert f"2-{name}' decompresses to more than 2 times its size" in message
 
 
 def _null_images() -> pa.Table:
@@ -118,8 +118,8 @@ def _long_lists() -> pa.Table:
 def test_rows_and_values_without_bytes_count_by_the_memory_that_they_take(capsys, tmp_path, rows):
     pq.write_table(rows(), tmp_path / "x.parquet", compression="zstd")
     flags = (f"--input={tmp_path}/x.parquet", "--record=image=image,label=label", "--label_type=classes")
-    said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", "--max_rejected=100%")
-    assert "x.parquet' decompresses to more than 100 times its size" in said
+    message = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", "--max_rejected=100%")
+    assert "x.parquet' decompresses to more than 100 times its size" in message
 
 
 def test_rows_with_a_large_value_are_in_memory_one_by_one(tmp_path, monkeypatch):
@@ -178,9 +178,9 @@ def test_members_of_a_zip_that_overlap_are_refused(capsys, images, tmp_path, ins
             fields = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 33, zlib.crc32(bytes(1000)), len(data), 1000, 5, 0)
             archive.writestr("0/all.jpg", b"PK\3\4" + fields + b"x.jpg" + data)
     content = file.getvalue()
-    at = content.rfind(b"PK\5\6")
-    count, _, start = struct.unpack("<HII", content[at + 10 : at + 20])
-    directory = content[start:at]
+    end_offset = content.rfind(b"PK\5\6")
+    count, _, start = struct.unpack("<HII", content[end_offset + 10 : end_offset + 20])
+    directory = content[start:end_offset]
     entry = bytearray(directory[directory.rfind(b"PK\1\2") :])
     if inside:
         hidden = content.index(b"PK\3\4", content.index(b"0/all.jpg"))
@@ -188,6 +188,6 @@ def test_members_of_a_zip_that_overlap_are_refused(capsys, images, tmp_path, ins
     directory += bytes(entry).replace(b"0/all.jpg", b"0/two.jpg")
     end = struct.pack("<HHHHIIH", 0, 0, count + 1, count + 1, len(directory), start, 0)
     (tmp_path / "x.zip").write_bytes(content[:start] + directory + b"PK\5\6" + end)
-    said = refused(capsys, "convert", f"--input={tmp_path}/x.zip", f"--output={tmp_path}/out", "--max_rejected=50%")
-    assert "is not a complete .zip archive: its members" in said
-    assert "overlap" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/x.zip", f"--output={tmp_path}/out", "--max_rejected=50%")
+    assert "is not a complete .zip archive: its members" in message
+    assert "overlap" in message

@@ -59,11 +59,11 @@ def zipped(work: Path, digits: Path) -> list[str]:
 
 
 def labels(work: Path, digits: Path) -> list[str]:
-    found = sorted(images(digits), key=lambda each: each[1])
+    samples = sorted(images(digits), key=lambda sample: sample[1])
     (work / "in").mkdir()
-    for _, name, data in found:
+    for _, name, data in samples:
         (work / "in" / name).write_bytes(data)
-    (work / "labels.txt").write_text("".join(f"{label}\n" for label, _, _ in found))
+    (work / "labels.txt").write_text("".join(f"{label}\n" for label, _, _ in samples))
     return [f"{work}/in", f"--label_list={work}/labels.txt"]
 
 
@@ -77,9 +77,9 @@ def table(work: Path, digits: Path) -> list[str]:
 
 
 def parquet(work: Path, digits: Path) -> list[str]:
-    found = list(images(digits))
-    column = [{"bytes": data, "path": name} for _, name, data in found]
-    pq.write_table(pa.table({"image": column, "label": [label for label, _, _ in found]}), work / "in.parquet")
+    samples = list(images(digits))
+    column = [{"bytes": data, "path": name} for _, name, data in samples]
+    pq.write_table(pa.table({"image": column, "label": [label for label, _, _ in samples]}), work / "in.parquet")
     return [f"{work}/in.parquet"]
 
 
@@ -143,23 +143,25 @@ INPUTS: dict[str, tuple[Callable[[Path, Path], list[str]], ...]] = {
 ALL = [(kind, make) for kind in KINDS for make in INPUTS[kind.name]]
 
 
-def converted(capsys: pytest.CaptureFixture[str], work: Path, given: list[str], *flags: str) -> list[tuple[str, bytes]]:
-    path, *more = given
+def converted(
+    capsys: pytest.CaptureFixture[str], work: Path, arguments: list[str], *flags: str
+) -> list[tuple[str, bytes]]:
+    path, *more = arguments
     code, _, err = run(capsys, "convert", f"--input={path}", *more, f"--output={work}/out", *flags)
     assert code == 0, err
-    found: list[Record] = []
+    records: list[Record] = []
     for shard in (work / "out").glob("*.tfrecord"):
         with open(shard, "rb") as file:
-            found += [decode(payload) for _, payload in read_frames(file)]
-    return sorted((record.class_name, record.encoded) for record in found)
+            records += [decode(payload) for _, payload in read_frames(file)]
+    return sorted((record.class_name, record.encoded) for record in records)
 
 
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
 def test_all_kinds_of_the_same_images_give_the_same_records(
     capsys, digits, tmp_path, kind: InputKind, make: Callable[[Path, Path], list[str]]
 ) -> None:
-    given = make(tmp_path, digits)
-    assert converted(capsys, tmp_path, given) == sorted((label, data) for label, _, data in images(digits))
+    arguments = make(tmp_path, digits)
+    assert converted(capsys, tmp_path, arguments) == sorted((label, data) for label, _, data in images(digits))
 
 
 # Stores that inputs are read from, by scheme: each has a fixture with make_bucket() and upload(). One that is
@@ -175,13 +177,13 @@ FIXTURES = {
 @pytest.mark.parametrize("store", [FIXTURES[scheme] for scheme, store in STORES.items() if store.is_listing])
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
 def test_all_kinds_give_the_same_records_from_a_store(capsys, request, digits, tmp_path, kind, make, store) -> None:
-    given = make(tmp_path, digits)
+    arguments = make(tmp_path, digits)
     place = request.getfixturevalue(store)
     bucket = place.make_bucket()
     for path in tmp_path.glob("*.csv"):
         path.write_text(path.read_text().replace(str(tmp_path), bucket))
     place.upload(tmp_path, bucket)
-    flags = [flag.replace(str(tmp_path), bucket) for flag in given]
+    flags = [flag.replace(str(tmp_path), bucket) for flag in arguments]
     assert converted(capsys, tmp_path, flags) == sorted((label, data) for label, _, data in images(digits))
 
 
@@ -205,14 +207,14 @@ OPTIONS = (
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
 def test_beam_makes_the_plan_that_is_made_in_this_process(capsys, digits, tmp_path, kind, make, flags) -> None:
     path, *more = make(tmp_path, digits)
-    given = ["convert", f"--input={path}", *more, *flags, "--max_rejected=100%"]
-    here = run(capsys, *given, f"--output={tmp_path}/here")
-    beam = run(capsys, *given, f"--output={tmp_path}/beam", "--runner=DirectRunner")
-    assert said(beam) == [line.replace("/here", "/beam") for line in said(here)]
+    command = ["convert", f"--input={path}", *more, *flags, "--max_rejected=100%"]
+    local = run(capsys, *command, f"--output={tmp_path}/here")
+    beam = run(capsys, *command, f"--output={tmp_path}/beam", "--runner=DirectRunner")
+    assert outcome(beam) == [line.replace("/here", "/beam") for line in outcome(local)]
     assert files(tmp_path / "beam") == files(tmp_path / "here")
 
 
-def said(result: tuple[int | str | None, str, str]) -> list[str]:
+def outcome(result: tuple[int | str | None, str, str]) -> list[str]:
     """The exit code and the lines that a command has printed, but those that say how far it is, after some seconds."""
     code, out, err = result
     return [str(code), *(line for line in f"{out}{err}".splitlines() if line.partition(":")[0] not in phases.UNITS)]
@@ -277,15 +279,15 @@ def test_splits_that_inputs_name_have_one_vocabulary(capsys, digits, tmp_path, m
 @pytest.mark.parametrize("make", WITH_SPLITS)
 def test_what_stands_for_no_split_is_refused(capsys, digits, tmp_path, make, name) -> None:
     path, *more = make(tmp_path, digits, ["train"] * 11 + [name])
-    said = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
-    assert f"is '{name}', which stands for none" in said
+    message = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
+    assert f"is '{name}', which stands for none" in message
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_split_of_webdataset_that_is_no_text_is_rejected_not_ignored(capsys, digits, tmp_path) -> None:
     path, *more = webdataset_with_splits(tmp_path, digits, ["train"] * 11 + [1])
-    said = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
-    assert "bad_split 1" in said
+    message = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
+    assert "bad_split 1" in message
 
 
 @pytest.mark.parametrize(
@@ -300,33 +302,37 @@ def test_inputs_of_splits_have_the_same_vocabulary(capsys, digits, tmp_path) -> 
     (path,) = folder(tmp_path, digits)
     converted(capsys, tmp_path, [f"Train={path}", f"--input=dev={path}"])
     assert set(splits_by_key(tmp_path / "out").values()) == {"train", "validation"}
-    said = refused(capsys, "convert", f"--input=train={path}", f"--input=training={path}", f"--output={tmp_path}/again")
-    assert "must have its own split" in said
+    message = refused(
+        capsys, "convert", f"--input=train={path}", f"--input=training={path}", f"--output={tmp_path}/again"
+    )
+    assert "must have its own split" in message
 
 
 @pytest.mark.parametrize("text", ["0.5", "cat;dog", "cat|dog", "[1, 2]"])
 @pytest.mark.parametrize("make", [table, parquet, tfrecords, webdataset, labels])
 def test_what_is_no_single_class_is_refused(capsys, digits, tmp_path, monkeypatch, make, text) -> None:
-    found = [(text, name, data) for _, name, data in images(digits)]
+    samples = [(text, name, data) for _, name, data in images(digits)]
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules[__name__], "images", lambda digits: iter(found))
+        patch.setattr(sys.modules[__name__], "images", lambda digits: iter(samples))
         (tmp_path / "in" / text).mkdir(parents=True) if make is table else None
         path, *more = make(tmp_path, digits)
-    said = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
-    assert f"the label '{text}'" in said
-    assert "list it in --labels" in said
+    message = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
+    assert f"the label '{text}'" in message
+    assert "list it in --labels" in message
 
 
 @pytest.mark.parametrize("more", [(), ("--label_type=classes",)], ids=["one label", "several"])
 @pytest.mark.parametrize("make", [table, parquet, tfrecords, webdataset, labels])
 def test_a_label_of_minus_one_is_none(capsys, digits, tmp_path, monkeypatch, make, more) -> None:
-    given = [("-1" if name == "30.jpg" else label, name, data) for label, name, data in images(digits)]
+    samples = [("-1" if name == "30.jpg" else label, name, data) for label, name, data in images(digits)]
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules[__name__], "images", lambda digits: iter(given))
+        patch.setattr(sys.modules[__name__], "images", lambda digits: iter(samples))
         (tmp_path / "in" / "-1").mkdir(parents=True) if make is table else None
-        found = [*make(tmp_path, digits), *more]
-    assert "no_label" in refused(capsys, "convert", f"--input={found[0]}", *found[1:], f"--output={tmp_path}/no")
-    stored = converted(capsys, tmp_path, found, "--max_rejected=10%")
+        arguments = [*make(tmp_path, digits), *more]
+    assert "no_label" in refused(
+        capsys, "convert", f"--input={arguments[0]}", *arguments[1:], f"--output={tmp_path}/no"
+    )
+    stored = converted(capsys, tmp_path, arguments, "--max_rejected=10%")
     assert {name if isinstance(name, str) else name[0] for name, _ in stored} == {"digit 3", "digit 7"}
     assert len(stored) == 11
 
@@ -366,11 +372,11 @@ def test_a_folder_of_such_tars_and_numbers_without_names(capsys, digits, tmp_pat
 
 def test_what_can_be_two_kinds_is_refused_with_both(capsys, digits, tmp_path) -> None:
     (path,) = webdataset(tmp_path, digits, folder="cat/")
-    said = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
-    assert "can be read in two ways" in said
-    assert "--record=webdataset" in said
-    assert "--ignore='*.cls'" in said
+    message = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
+    assert "can be read in two ways" in message
+    assert "--record=webdataset" in message
+    assert "--ignore='*.cls'" in message
     code, _, err = run(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out", "--record=webdataset")
     assert code == 0, err
-    said = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/cat", "--ignore=*.cls")
-    assert "only one class" in said  # it is read as folders
+    message = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/cat", "--ignore=*.cls")
+    assert "only one class" in message  # it is read as folders

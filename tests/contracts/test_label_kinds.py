@@ -45,15 +45,15 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def examples(dataset: Path) -> dict[str, tuple[str, ...]]:
     """Returns the names in the records of a dataset by the name of the image, read by the record format alone."""
     manifest = Manifest.from_json((dataset / "manifest.json").read_bytes(), str(dataset))
-    found: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for shard in (shard for split in manifest.splits.values() for shard in split.shards):
         with open(dataset / shard.name, "rb") as file:
             for record in (decode(payload, manifest.first_label) for _, payload in read_frames(file)):
                 assert manifest.label_kind.are_classes(record.label, len(manifest.classes))
                 indices = manifest.label_kind.indices(record.label)
-                found[record.key] = tuple(manifest.classes[index] for index in indices)
-                assert record.class_name == manifest.label_kind.class_name(found[record.key])
-    return found
+                names[record.key] = tuple(manifest.classes[index] for index in indices)
+                assert record.class_name == manifest.label_kind.class_name(names[record.key])
+    return names
 
 
 def outcome(capsys: pytest.CaptureFixture[str], *args: object) -> bool:

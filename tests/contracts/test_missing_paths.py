@@ -104,18 +104,18 @@ def test_a_missing_path_is_one_line_before_a_framework_is_loaded(command, digits
     (tmp_path / "EMPTY").mkdir()
     (tmp_path / "LIST.csv").write_text("image,label\nMISSING.jpg,0\n")
     commands = [[command, *arguments.split()] for arguments in MISSING[command]]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(commands)],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    for argv, line in zip(commands, done.stdout.splitlines(), strict=True):
-        code, said, imported = json.loads(line)
-        assert (code, imported) == (2, []), (argv, said)
-        assert said.startswith("error: "), argv
-        assert said.count("\n") == 1, argv
-        assert "MISSING" in said or "EMPTY/train-*" in said, argv
+    assert result.returncode == 0, result.stderr
+    for argv, line in zip(commands, result.stdout.splitlines(), strict=True):
+        code, message, imported = json.loads(line)
+        assert (code, imported) == (2, []), (argv, message)
+        assert message.startswith("error: "), argv
+        assert message.count("\n") == 1, argv
+        assert "MISSING" in message or "EMPTY/train-*" in message, argv
     assert sorted(path.name for path in tmp_path.iterdir()) == ["DATASET", "EMPTY", "LIST.csv"]

@@ -53,11 +53,11 @@ def published(tmp_path_factory, digits) -> Path:
 )
 def test_every_row_of_the_page_stores_all_images(request, capsys, published, tmp_path, command):
     assert len(COMMANDS) == 15
-    if named := next((name for name in NAMES if name in command), ""):
-        store = request.getfixturevalue(NAMES[named])
+    if uri := next((name for name in NAMES if name in command), ""):
+        store = request.getfixturevalue(NAMES[uri])
         bucket = store.make_bucket()
         store.upload(published, bucket)
-        command = command.replace(named, bucket)
+        command = command.replace(uri, bucket)
     else:
         web = request.getfixturevalue("web")
         web.root = {"published": published}

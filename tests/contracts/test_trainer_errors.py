@@ -13,7 +13,7 @@ from PIL import Image
 
 from support.app_commands import run
 from support.app_fixtures import keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 
 pytestmark = keras_warns
 CLASSES = 3
@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[Callable[[int], bytes], str, bool]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 # The trainer on JAX has no --record; test_jax_trainer.py has its errors.
-@pytest.mark.parametrize("trainer", [trainer for trainer in HERE if trainer != "jax"])
+@pytest.mark.parametrize("trainer", [trainer for trainer in RUNNABLE if trainer != "jax"])
 def test_the_line_names_the_cause(capsys, tmp_path: Path, trainer: str, wrong: str) -> None:
     payload, word, names_shard = WRONG[wrong]
     for shard, write in (("train-00000-of-00002", good), (SHARD, payload)):

@@ -49,10 +49,10 @@ def test_jax_lacks_what_its_source_refuses(digits_dataset):
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_table_of_the_docs_has_the_options_that_a_trainer_lacks(trainer):
-    known = {field.name for config in (InputConfig, TrainConfig) for field in dataclasses.fields(config)}
+    fields = {field.name for config in (InputConfig, TrainConfig) for field in dataclasses.fields(config)}
     listed = set()
     for row, cells in trainer_table().items():
-        names = known & set(re.findall(r"`(?:--)?(\w+)`", row))
+        names = fields & set(re.findall(r"`(?:--)?(\w+)`", row))
         lacking = names & MISSING[trainer].keys()
         assert lacking in (set(), names), f"{row}: the trainer has some of these and lacks others"
         if names:

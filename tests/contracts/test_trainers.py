@@ -17,7 +17,7 @@ from estimator_app.train import open_run
 from support import small_network
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import OPTIONS, keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 from tpu_input import read_manifest
 
 pytestmark = keras_warns
@@ -31,21 +31,21 @@ SMALL: dict[str, Any] = OPTIONS | {
 
 class Calls(estimator_app.Callback):
     def __init__(self) -> None:
-        self.made: list[tuple[str, int]] = []
+        self.events: list[tuple[str, int]] = []
 
     def on_step(self, step: int, loss: float) -> None:
-        self.made.append(("step", step))
+        self.events.append(("step", step))
 
     def on_checkpoint(self, step: int, path: str) -> None:
-        self.made.append(("checkpoint", step))
+        self.events.append(("checkpoint", step))
 
     def on_evaluation(self, metrics: estimator_app.Metrics) -> None:
-        self.made.append(("evaluation", metrics.step))
+        self.events.append(("evaluation", metrics.step))
 
 
-@pytest.mark.parametrize("trainer", HERE)
+@pytest.mark.parametrize("trainer", RUNNABLE)
 def test_each_call_is_made_once_and_a_moved_model_dir_goes_on(digits_dataset, tmp_path, trainer):
-    said: list[str] = []
+    lines: list[str] = []
 
     def train(folder: Path, steps: int) -> tuple[str, list[tuple[str, int]]]:
         calls = Calls()
@@ -55,9 +55,9 @@ def test_each_call_is_made_once_and_a_moved_model_dir_goes_on(digits_dataset, tm
             "save_seconds": 0,
             "trainer": trainer,
         }
-        finished = estimator_app.train(digits_dataset, str(folder), callbacks=[calls], report=said.append, **options)
+        finished = estimator_app.train(digits_dataset, str(folder), callbacks=[calls], report=lines.append, **options)
         assert finished
-        return finished.export, calls.made
+        return finished.export, calls.events
 
     def expected(first: int, last: int) -> list[tuple[str, int]]:
         ends = [(name, step) for step in range(first, last) for name in ("step", "checkpoint", "evaluation")]
@@ -66,11 +66,11 @@ def test_each_call_is_made_once_and_a_moved_model_dir_goes_on(digits_dataset, tm
     _, calls = train(tmp_path / "before", 4)
     assert calls == [("checkpoint", 0), *expected(1, 5)]
     (tmp_path / "before").rename(tmp_path / "after")
-    said.clear()
+    lines.clear()
     export, calls = train(tmp_path / "after", 6)
     assert calls == expected(5, 7)
     assert not (tmp_path / "before").exists()
-    assert not [line for line in said if f"{tmp_path}/before" in line]
+    assert not [line for line in lines if f"{tmp_path}/before" in line]
     exports = [path for path in (tmp_path / "after/export").iterdir() if path.name.isdigit()]
     assert [str(path) for path in exports] == [export]
     assert len(list((tmp_path / "after/export/best").iterdir())) == 1
@@ -85,11 +85,11 @@ def test_a_folder_from_which_tensorflow_cannot_read_back_is_refused_before_the_f
     capsys, digits_dataset, tmp_path, flag, name
 ):
     flags = {"--model_dir": tmp_path / "m", "--export_dir": tmp_path / "e"} | {flag: tmp_path / name}
-    said = refused(
+    message = refused(
         capsys, "train", f"--dataset={digits_dataset.path}", *FLAGS, *(f"{name}={path}" for name, path in flags.items())
     )
-    assert repr(str(tmp_path / name)) in said
-    assert "choose a path without [ and \\" in said
+    assert repr(str(tmp_path / name)) in message
+    assert "choose a path without [ and \\" in message
     assert not any(tmp_path.iterdir())
 
 

@@ -49,16 +49,16 @@ def succeed_without_beam(work: Path, *argv: list[str]) -> None:
     program = work / "program.py"  # a file, as writers import the main module
     program.write_text(_PROGRAM)
     command = [sys.executable, "-W", "ignore", str(program), json.dumps(argv)]
-    done = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_every_command_that_runs_on_this_machine_does_without_beam(few_digits, tmp_path):
-    given = commands(tmp_path, few_digits)
-    assert list(given) == _MINE
-    succeed_without_beam(tmp_path, *([name, *arguments] for name, arguments in given.items()))
+    command_lines = commands(tmp_path, few_digits)
+    assert list(command_lines) == _MINE
+    succeed_without_beam(tmp_path, *([name, *arguments] for name, arguments in command_lines.items()))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_planning_does_without_beam_whatever_the_options(few_digits, tmp_path, f
 
 def test_a_repair_from_the_sources_does_without_beam(dataset_copy, tmp_path):
     shard = sorted(dataset_copy.glob("train-*.tfrecord"))[0]
-    whole = shard.read_bytes()
+    content = shard.read_bytes()
     shard.write_bytes(b"noise")
     (dataset_copy / "index" / f"{shard.stem}.parquet").unlink()  # so that the inputs are listed and planned again
     succeed_without_beam(tmp_path, ["repair", str(dataset_copy)])
-    assert shard.read_bytes() == whole
+    assert shard.read_bytes() == content
 
 
 # Modules for Beam's runners and for pipelines of a user's own.
@@ -97,7 +97,7 @@ _WITH_BEAM = {
     *(f"beam_pipelines.runners.{name}" for name in ("execution", "launch_checks", "worker_output", "workers")),
     "beam_pipelines.transforms",
 }
-_OF_STORES = {f"beam_pipelines.storage.{name}" for name in ("hub", "hub_api", "object_stores")}  # of another extra
+_STORE_MODULES = {f"beam_pipelines.storage.{name}" for name in ("hub", "hub_api", "object_stores")}  # of another extra
 _IMPORT = """
 import importlib, json, pkgutil, sys
 sys.modules["apache_beam"] = sys.modules["obstore"] = None
@@ -113,7 +113,7 @@ print(json.dumps(failed))
 
 
 def test_all_modules_but_those_for_beam_can_be_imported_without_it():
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _IMPORT], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    assert set(json.loads(done.stdout)) == _WITH_BEAM | _OF_STORES
+    assert set(json.loads(result.stdout)) == _WITH_BEAM | _STORE_MODULES

@@ -15,7 +15,7 @@ from estimator_app.runtime import files
 from support.pages import ROOT
 
 # The modules that compute with TensorFlow: its trainers, SavedModels' exports, and what preflight lowers.
-OF_TENSORFLOW = (
+TENSORFLOW_MODULES = (
     "estimator_app.model.losses",
     "estimator_app.model.mixing",
     "estimator_app.model.optimizers",
@@ -35,15 +35,15 @@ def run_blocked(program: str, *arguments: str, folder: Path = ROOT) -> str:
     """Returns what a program prints in a process that can import none of the frameworks."""
     command = [sys.executable, "-W", "ignore", "-c", _BLOCKED + program, *arguments]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_whatever_is_not_one_framework_s_is_imported_without_any():
     paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "estimator_app").rglob("*.py"))
     modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
-    neutral = sorted(name for name in modules if not name.startswith(OF_TENSORFLOW))
+    neutral = sorted(name for name in modules if not name.startswith(TENSORFLOW_MODULES))
     assert len(neutral) > 40
     run_blocked(f"import importlib\nfor name in {neutral}: importlib.import_module(name)")
 

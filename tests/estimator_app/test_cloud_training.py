@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from estimator_app.model_dir.history import read_history
 from support import published
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 
 pytestmark = pytest.mark.cloud
 
 
-@pytest.fixture(scope="module", params=HERE)
+@pytest.fixture(scope="module", params=RUNNABLE)
 def trained(gs_session, digits_dataset, request) -> tuple[str, str]:
     """The URI of a whole run's model_dir by one of the loops, and what it said."""
     gs_session.take(digits_dataset.path)

@@ -17,7 +17,7 @@ from estimator_app.train import run as run_training
 from support import small_network
 from support.app_fixtures import configured, keras_warns
 from support.shared import shared
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 
 pytestmark = keras_warns
 # On a slow machine, a checkpoint each minute would come between those of the evaluations.
@@ -48,7 +48,7 @@ def tensors(path: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
 
 
-@pytest.fixture(scope="module", params=HERE)
+@pytest.fixture(scope="module", params=RUNNABLE)
 def trained(request, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run with checkpoints of steps 0, 2 and 4; not to be changed."""
 

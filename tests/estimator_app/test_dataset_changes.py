@@ -19,7 +19,7 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.train import run
 from estimator_app.trainers.registry import find_trainer
 from support.app_fixtures import configured, keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 from tpu_input import read_manifest
 
 pytestmark = keras_warns
@@ -48,7 +48,7 @@ def converted(digits, output: Path, classes: tuple[str, ...]) -> None:
     convert(options)
 
 
-@pytest.mark.parametrize("kind", HERE)
+@pytest.mark.parametrize("kind", RUNNABLE)
 @pytest.mark.long
 def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_path, kind):
     dataset, model_dir = tmp_path / "dataset", tmp_path / "model"

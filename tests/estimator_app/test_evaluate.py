@@ -17,7 +17,7 @@ from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.train import run as run_training
 from support.app_fixtures import configured, held_out_records, keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 
@@ -109,7 +109,7 @@ def sure(images, num_classes, training):
     return 1e5 * tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 
 
-@pytest.mark.parametrize("kind", HERE)
+@pytest.mark.parametrize("kind", RUNNABLE)
 @pytest.mark.long
 def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_learn_finds(
     digits_dataset, tmp_path, kind

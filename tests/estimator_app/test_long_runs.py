@@ -25,7 +25,7 @@ from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.trainers.checkpointing import CheckpointSaver
 from support.app_commands import FLAGS
 from support.app_fixtures import OPTIONS, configured, held_out_records, keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 from tpu_input.predict import decode_files
 
 pytestmark = keras_warns
@@ -51,7 +51,7 @@ class Noted(estimator_app.Callback):
         self.evaluations.append(metrics)
 
 
-@pytest.fixture(scope="module", params=HERE)
+@pytest.fixture(scope="module", params=RUNNABLE)
 def trained(request, digits_dataset, tmp_path_factory) -> tuple[Path, Noted]:
     """The model_dir of a run, and what it called."""
     model_dir, noted = tmp_path_factory.mktemp("long"), Noted()

@@ -20,7 +20,7 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
-from support.trainers import HERE
+from support.trainers import RUNNABLE
 
 training = importlib.import_module("estimator_app.train")
 
@@ -29,7 +29,7 @@ TESTS = Path(__file__).parents[1]
 OPTIONS = {"train_steps": 6, "save_steps": 2, "steps_per_eval": 6}
 
 
-@pytest.fixture(scope="module", params=HERE)
+@pytest.fixture(scope="module", params=RUNNABLE)
 def by(request) -> str:
     return request.param
 

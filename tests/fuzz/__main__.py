@@ -55,11 +55,11 @@ def main() -> int:
         seconds = collections.defaultdict[str, float](float)
         end = "\r" if sys.stderr.isatty() else "\n"
         failures = collections.Counter[tuple[str, ...]]()
-        for number, done in enumerate(in_processes(todo, flags.processes, folder)):
-            if isinstance(done, Exception):
-                failures["a batch was not done", repr(done)[:400]] += 1
-                done = []
-            for case in done:
+        for number, outcome in enumerate(in_processes(todo, flags.processes, folder)):
+            if isinstance(outcome, Exception):
+                failures["a batch was not done", repr(outcome)[:400]] += 1
+                outcome = []
+            for case in outcome:
                 for kind in (case.batch.kind, "all"):
                     ended[kind, "FAILED" if case.problems else f"exit {case.ended.code}"] += 1
                     seconds[kind] += case.ended.cpu

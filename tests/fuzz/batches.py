@@ -45,10 +45,10 @@ class Case:
 
     def __str__(self) -> str:
         damages = ", ".join(repr(damage)[:400] for damage in self.damages)
-        said = "\n".join(line[:400] for line in self.ended.stderr.splitlines()[-6:])
+        stderr = "\n".join(line[:400] for line in self.ended.stderr.splitlines()[-6:])
         return (
             f"{'; '.join(self.problems)}\n  {self.file}: {damages}\n"
-            f"  jpeg2tpu {' '.join(self.command.argv)}\n{said}\n  again: {self.batch}\n"
+            f"  jpeg2tpu {' '.join(self.command.argv)}\n{stderr}\n  again: {self.batch}\n"
         )
 
 
@@ -56,8 +56,8 @@ def batches(cases: int, first_seed: int = 0, kinds: Sequence[str] = tuple(KINDS)
     """Returns batches of that many cases in all, over kinds by their weight."""
     order = [kind for kind in kinds for _ in range(KINDS[kind].weight)]
     size = max(_FEW, min(_MANY, cases // len(order)))
-    whole, rest = divmod(cases, size)
-    counts = [size] * whole + [rest] * (rest > 0)
+    num_full, rest = divmod(cases, size)
+    counts = [size] * num_full + [rest] * (rest > 0)
     spread = max(1.0, len(order) / len(counts))  # a few batches are not all of the first kinds
     return [
         Batch(order[int(number * spread) % len(order)], first_seed + number, count)
@@ -67,9 +67,9 @@ def batches(cases: int, first_seed: int = 0, kinds: Sequence[str] = tuple(KINDS)
 
 def cases(sandbox: Sandbox, batch: Batch) -> list[Case]:
     """Runs the cases of a batch."""
-    found: list[Case] = []
-    _test(sandbox, batch, found.append, [Phase.generate])()
-    return found
+    results: list[Case] = []
+    _test(sandbox, batch, results.append, [Phase.generate])()
+    return results
 
 
 def smallest(sandbox: Sandbox, batch: Batch) -> None:
@@ -91,7 +91,7 @@ def _test(sandbox: Sandbox, batch: Batch, use: Callable[[Case], None], phases: l
     @given(st.sampled_from(kind.commands), st.integers(0, 999), kind.damages)
     def test(command: Command, file: int, damages: list[Any]) -> None:
         path = sandbox.prepare(batch.kind, file, damages)
-        problems, ended = sandbox.wrong(command, damages)
+        problems, ended = sandbox.find_problems(command, damages)
         use(Case(batch, path, damages, command, ended, problems))
 
     return test
@@ -114,5 +114,5 @@ def in_processes(todo: list[Batch], processes: int, folder: str) -> Iterator[lis
     """Yields the cases of each batch as it is done, or what has kept it from being done."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _begin, (folder,)) as pool:
-        for done in as_completed([pool.submit(_cases, batch) for batch in todo]):
-            yield done.exception() or done.result()  # type: ignore[misc]
+        for future in as_completed([pool.submit(_cases, batch) for batch in todo]):
+            yield future.exception() or future.result()  # type: ignore[misc]

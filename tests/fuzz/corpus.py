@@ -133,7 +133,7 @@ def _dataset_commands(name: str, splits: str) -> tuple[Command, ...]:
     )
 
 
-def _of_export(name: str) -> Kind:
+def _export_kind(name: str) -> Kind:
     """Returns the kind of the files of an export of the dataset `single`."""
     damages = {"webdataset": damage.archive_damages, "parquet": damage.column_damages}.get(name, damage.byte_damages)
     commands = (
@@ -153,9 +153,9 @@ _HALF = (
 )
 
 
-def _of_runs(model: str, loop: str) -> dict[str, Kind]:
+def _run_kinds(model: str, loop: str) -> dict[str, Kind]:
     """Returns the kinds of files of a run; commands that take little time come more often."""
-    done, go_on = _train(loop, model), _train(loop, model, steps=3)
+    train, train_longer = _train(loop, model), _train(loop, model, steps=3)
     evaluate, export = (
         _app("evaluate", f"--model_dir={model}"),
         _app("export", f"--model_dir={model}", writes=(model,)),
@@ -165,12 +165,12 @@ def _of_runs(model: str, loop: str) -> dict[str, Kind]:
         _app("evaluate", f"--export_dir={model}"),
     )
     kinds = {
-        "config": (("config.json",), _JSON, (*[done] * 6, evaluate, export, predict)),
-        "exports": (("exports.json",), _JSON, (*[done] * 8, predict)),
-        "history": (("history.csv",), _TEXT, (*[done] * 8, go_on)),
-        "metrics": (("metrics.json",), _JSON, (done,)),
-        "checkpoint": (("checkpoint",), _TEXT, (*[done] * 8, evaluate, export, go_on)),
-        "checkpoint's data": (("*.index", "*.data-*"), _BYTES, (*[done] * 8, evaluate, export, go_on)),
+        "config": (("config.json",), _JSON, (*[train] * 6, evaluate, export, predict)),
+        "exports": (("exports.json",), _JSON, (*[train] * 8, predict)),
+        "history": (("history.csv",), _TEXT, (*[train] * 8, train_longer)),
+        "metrics": (("metrics.json",), _JSON, (train,)),
+        "checkpoint": (("checkpoint",), _TEXT, (*[train] * 8, evaluate, export, train_longer)),
+        "checkpoint's data": (("*.index", "*.data-*"), _BYTES, (*[train] * 8, evaluate, export, train_longer)),
         "export's extras": (("export/**/assets*/*",), _JSON, (predict, evaluate_export)),
     }
     needs = ("src", "dataset", model)
@@ -183,7 +183,7 @@ def _of_runs(model: str, loop: str) -> dict[str, Kind]:
 _JSON = damage.several(*[damage.json_damages] * 6, damage.text_damages, damage.byte_damages)
 _TEXT = damage.several(*[damage.text_damages] * 3, damage.byte_damages)
 _BYTES = damage.several(damage.byte_damages)
-_PLAIN, _DATASET = ("src", "single"), ("src", "dataset", "model")
+_SINGLE, _DATASET = ("src", "single"), ("src", "dataset", "model")
 
 
 def _kinds() -> dict[str, Kind]:
@@ -191,24 +191,24 @@ def _kinds() -> dict[str, Kind]:
     archives = (_convert("odd.tar", "out", _MOST), _convert("odd", "out", _MOST, "--max_rejected=100%"))
     kinds = {
         "manifest": Kind(("dataset/manifest.json",), _DATASET, _JSON, dataset, 30),
-        "manifest of one split": Kind(("single/manifest.json",), (*_PLAIN, "model"), _JSON, single, 25),
-        "rejected": Kind(("single/rejected.jsonl",), _PLAIN, _JSON, single[:-3], 15),
+        "manifest of one split": Kind(("single/manifest.json",), (*_SINGLE, "model"), _JSON, single, 25),
+        "rejected": Kind(("single/rejected.jsonl",), _SINGLE, _JSON, single[:-3], 15),
         "index": Kind(
             ("single/index/*.parquet",),
-            _PLAIN,
+            _SINGLE,
             damage.several(*[damage.column_damages] * 3, damage.byte_damages),
             single[:-2],
             10,
         ),
         "records": Kind(
             ("single/*.tfrecord",),
-            (*_PLAIN, "model"),
+            (*_SINGLE, "model"),
             damage.several(*[damage.record_damages] * 3, damage.byte_damages),
             single,
             5,
         ),
         "dataset's folders": Kind(
-            ("single", "single/index", "single/*"), _PLAIN, damage.several(damage.entry_damages), single[:-2], 10
+            ("single", "single/index", "single/*"), _SINGLE, damage.several(damage.entry_damages), single[:-2], 10
         ),
         "plan": Kind(("half/.jpeg2tpu/*/plan.json", "half/.jpeg2tpu/**/*.json"), ("src", "half"), _JSON, _HALF, 2),
         "rows": Kind(("half/.jpeg2tpu/**/*.rows",), ("src", "half"), _JSON, _HALF),
@@ -304,10 +304,10 @@ def _kinds() -> dict[str, Kind]:
             2,
         ),
     }
-    of_weights = ("src", "dataset", "weights.keras", "weights.weights.h5", "recipe.yaml")
+    weight_needs = ("src", "dataset", "weights.keras", "weights.weights.h5", "recipe.yaml")
     starts = [_train("tf_distribute", "out", more=(f"--init_from={name}",)) for name in _WEIGHTS]
     kinds |= {
-        "weights": Kind(_WEIGHTS, of_weights, _BYTES, tuple(starts), 2),
+        "weights": Kind(_WEIGHTS, weight_needs, _BYTES, tuple(starts), 2),
         "published weights": Kind(
             (_PUBLISHED, "published/config.json"),
             ("src", "dataset", "published"),
@@ -316,7 +316,7 @@ def _kinds() -> dict[str, Kind]:
         ),
         "recipe": Kind(
             ("recipe.yaml",),
-            of_weights,
+            weight_needs,
             _TEXT,
             (
                 _app(
@@ -341,10 +341,10 @@ def _kinds() -> dict[str, Kind]:
             ),
         ),
     }
-    kinds |= {f"export as {name.replace('_', '')}": _of_export(name) for name in EXPORTS}
-    kinds |= _of_runs("model", "tf_distribute")
+    kinds |= {f"export as {name.replace('_', '')}": _export_kind(name) for name in EXPORTS}
+    kinds |= _run_kinds("model", "tf_distribute")
     if has_estimator():
-        kinds |= _of_runs("tpu_estimator", "tpu_estimator")
+        kinds |= _run_kinds("tpu_estimator", "tpu_estimator")
     return kinds
 
 
@@ -373,8 +373,8 @@ def _write_weights(work: Path) -> None:
         "model = make_model(find_network('cnn'), 8, 2)\n"
         f"model.save({str(work / _WEIGHTS[0])!r}); model.save_weights({str(work / _WEIGHTS[1])!r})\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     (work / "published").mkdir()
     published.write(work / _PUBLISHED, {"conv1.weight": np.zeros((2, 3, 7, 7), "f4"), "fc.bias": np.zeros(2, "f2")})
     normalization = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

@@ -93,29 +93,29 @@ class Bytes:
     """Bytes of a file that are lost, changed or added."""
 
     how: str
-    at: float
+    share: float
     count: int
     mask: int
 
     def __call__(self, path: Path) -> None:
         data = bytearray(path.read_bytes())
-        at = int(self.at * len(data))
-        end = min(at + self.count, len(data))
+        start = int(self.share * len(data))
+        end = min(start + self.count, len(data))
         if self.how == "cut":
-            del data[at:]
+            del data[start:]
         elif self.how == "empty":
             data.clear()
         elif self.how == "flip":
-            for position in range(at, min(at + self.count % 8 + 1, len(data))):
+            for position in range(start, min(start + self.count % 8 + 1, len(data))):
                 data[position] ^= self.mask
         elif self.how == "zero":
-            data[at:end] = bytes(end - at)
+            data[start:end] = bytes(end - start)
         elif self.how == "lose":
-            del data[at:end]
+            del data[start:end]
         elif self.how == "repeat":
-            data[at:at] = data[at:end]
+            data[start:start] = data[start:end]
         else:
-            data[at:at] = bytes([self.mask]) * self.count
+            data[start:start] = bytes([self.mask]) * self.count
         path.write_bytes(data)
 
 
@@ -193,7 +193,7 @@ class Text:
         case = str(_case(path))
         data = path.read_bytes().decode(errors="replace")
         lines = data.splitlines(keepends=True) or [""]
-        at = self.line % len(lines)
+        index = self.line % len(lines)
         text = self.text.replace(CASE, case)
         if self.how == "mark":
             data = "\ufeff" + data
@@ -211,28 +211,28 @@ class Text:
             data = data.replace("\n", " ")
         else:
             if self.how == "lose":
-                del lines[at]
+                del lines[index]
             elif self.how == "repeat":
                 lines *= 3
             elif self.how == "swap":
-                lines[at], lines[0] = lines[0], lines[at]
+                lines[index], lines[0] = lines[0], lines[index]
             elif self.how == "insert":
-                lines.insert(at, text + "\n")
+                lines.insert(index, text + "\n")
             elif self.how == "cell":
-                cells = lines[at].rstrip("\n").split(",")
+                cells = lines[index].rstrip("\n").split(",")
                 cells[len(text) % len(cells)] = text
-                lines[at] = ",".join(cells) + "\n"
+                lines[index] = ",".join(cells) + "\n"
             elif self.how == "value":  # of NAME: "VALUE", as in TensorFlow's `checkpoint`
-                lines[at] = f'{lines[at].partition(":")[0]}: "{text}"\n'
+                lines[index] = f'{lines[index].partition(":")[0]}: "{text}"\n'
             data = "".join(lines)
         encoding = "utf-16" if self.how == "utf-16" else "utf-8"
         path.write_bytes(data.encode(encoding, errors="surrogatepass"))
 
 
-_OF_LINES = ["lose", "repeat", "swap", "insert", "cell", "cell", "value", "one line"]
+_LINE_CHANGES = ["lose", "repeat", "swap", "insert", "cell", "cell", "value", "one line"]
 text_damages = st.builds(
     Text,
-    st.sampled_from([*_OF_LINES, "mark", "utf-16", "deep", "deep objects", "twice", "number", "carriage returns"]),
+    st.sampled_from([*_LINE_CHANGES, "mark", "utf-16", "deep", "deep objects", "twice", "number", "carriage returns"]),
     picks,
     strings,
 )
@@ -251,9 +251,9 @@ class Json:
         case = str(_case(path))
         text = path.read_bytes().decode(errors="replace")
         lines = text.splitlines() if path.suffix in (".jsonl", ".rows") else [text]
-        at = self.line % len(lines) if lines else 0
+        index = self.line % len(lines) if lines else 0
         try:
-            lines[at] = self._change(json.loads(lines[at])).replace(CASE, case)
+            lines[index] = self._change(json.loads(lines[index])).replace(CASE, case)
         except (ValueError, IndexError, RecursionError):  # an earlier damage has left no JSON
             return
         path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogatepass")
@@ -325,13 +325,13 @@ class Feature:
             return
         if not payloads:
             return
-        at = self.record % len(payloads)
+        index = self.record % len(payloads)
         if self.how in ("no message", "nothing"):
-            payloads[at] = b"\xff" * 40 if self.how == "no message" else b""
+            payloads[index] = b"\xff" * 40 if self.how == "no message" else b""
         elif self.how == "again":
-            payloads.append(payloads[at])
+            payloads.append(payloads[index])
         else:
-            payloads[at] = self._change(Example.FromString(payloads[at]))
+            payloads[index] = self._change(Example.FromString(payloads[index]))
         path.write_bytes(b"".join(map(frame, payloads)))
 
     def _change(self, example: Any) -> bytes:
@@ -376,11 +376,11 @@ class Column:
             return
         if not table.num_columns:
             return
-        at = self.column % table.num_columns
-        name = table.column_names[at]
-        cells = table.column(at).to_pylist()
+        index = self.column % table.num_columns
+        name = table.column_names[index]
+        cells = table.column(index).to_pylist()
         if self.how == "lose":
-            table = table.remove_column(at)
+            table = table.remove_column(index)
         elif self.how == "rename":
             table = table.rename_columns(["other" if other == name else other for other in table.column_names])
         elif self.how == "fewer":
@@ -394,7 +394,7 @@ class Column:
                 changed = pa.array(cells)
             except (pa.ArrowException, OverflowError, UnicodeError):
                 changed = pa.array([str(cell).encode(errors="replace") for cell in cells])
-            table = table.set_column(at, name, changed)
+            table = table.set_column(index, name, changed)
         pq.write_table(table, path)
 
 
@@ -491,9 +491,9 @@ class Picture:
             data += b"," + struct.pack("<HHHHB", 0, 0, self.width % 65536, self.height % 65536, 0) + b"\x02\x02D\x01\0;"
         else:  # a JPEG whose frame has another size
             data = path.read_bytes()
-            at = data.find(b"\xff\xc0") + 5
+            offset = data.find(b"\xff\xc0") + 5
             size = struct.pack(">HH", self.height % 65536, self.width % 65536)
-            data = data[:at] + size + data[at + 4 :] if at > 4 else data
+            data = data[:offset] + size + data[offset + 4 :] if offset > 4 else data
         path.write_bytes(data)
 
 

@@ -113,15 +113,15 @@ class Sandbox:
             source = self.aside / "work" / name
             copy = shutil.copytree if source.is_dir() else shutil.copy2
             copy(source, self.work / name)
-        found = sorted({path for pattern in KINDS[kind].files for path in self.work.glob(pattern)})
-        path = found[file % len(found)]
+        paths = sorted({path for pattern in KINDS[kind].files for path in self.work.glob(pattern)})
+        path = paths[file % len(paths)]
         for damage in damages:
             if damage is damages[0] or (path.is_file() and path.stat().st_size < LARGE):
                 with contextlib.suppress(IsADirectoryError):
                     damage(path)
         return str(path.relative_to(self.work))
 
-    def wrong(self, command: Command, damages: list[Any]) -> tuple[list[str], Ended]:
+    def find_problems(self, command: Command, damages: list[Any]) -> tuple[list[str], Ended]:
         """Runs a command on the case; returns what it should not have done, and how it ended."""
         may_read = command.reads or any(isinstance(damage, Entry) for damage in damages)  # which has made a link
         before = self._outside(command)
@@ -149,8 +149,8 @@ class Sandbox:
         after = self._outside(command)
         for name in sorted({*before, *after}):
             if before.get(name) != after.get(name):
-                what = "made" if name not in before else "removed" if name not in after else "changed"
-                problems.append(f"{what} {name}")
+                change = "made" if name not in before else "removed" if name not in after else "changed"
+                problems.append(f"{change} {name}")
         return problems, ended
 
     def _precious(self) -> list[Path]:
@@ -159,24 +159,24 @@ class Sandbox:
     def _outside(self, command: Command) -> dict[str, tuple[Any, ...]]:
         """Returns what is in the case's folder besides what a command may write."""
         allowed = [self.work / path for path in command.writes]
-        found: dict[str, tuple[Any, ...]] = {}
-        left = [self.case]
-        while left:
-            for entry in os.scandir(left.pop()):
+        entries: dict[str, tuple[Any, ...]] = {}
+        folders = [self.case]
+        while folders:
+            for entry in os.scandir(folders.pop()):
                 path = Path(entry.path)
                 if any(path == one for one in allowed):
                     continue
                 name = str(path.relative_to(self.case))
                 if entry.is_symlink():
-                    found[name] = ("link", os.readlink(path))
+                    entries[name] = ("link", os.readlink(path))
                 elif entry.is_dir():
-                    found[name] = ("folder",)
-                    left.append(path)
+                    entries[name] = ("folder",)
+                    folders.append(path)
                 else:
                     status = entry.stat()
                     read = entry.is_file() and status.st_size < LARGE
-                    found[name] = (status.st_mode, hashlib.sha256(path.read_bytes()).hexdigest() if read else "")
-        return found
+                    entries[name] = (status.st_mode, hashlib.sha256(path.read_bytes()).hexdigest() if read else "")
+        return entries
 
 
 _PRINTED = ("stdout", "stderr")

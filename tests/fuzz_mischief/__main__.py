@@ -11,30 +11,30 @@ PHOTO = Path("precious/photo.jpg")
 
 
 def main(argv: list[str]) -> int:
-    what = argv[0]
-    if what == "fine":
+    action = argv[0]
+    if action == "fine":
         Path("out").mkdir()
         Path("out/shard").write_text("mine")
         print("a\nb\nc", file=sys.stderr)
-    elif what == "raise":
+    elif action == "raise":
         raise ValueError("unexpected")
-    elif what == "exit 3":
+    elif action == "exit 3":
         return 3
-    elif what == "abort":
+    elif action == "abort":
         os.abort()
-    elif what == "talk":
+    elif action == "talk":
         print("a\nb\nc\nd", file=sys.stderr)
-    elif what == "read":
+    elif action == "read":
         PHOTO.read_bytes()
-    elif what == "change":
+    elif action == "change":
         PHOTO.write_bytes(PHOTO.read_bytes()[::-1])
-    elif what == "remove":
+    elif action == "remove":
         PHOTO.unlink()
-    elif what == "make":
+    elif action == "make":
         Path("../beside").mkdir()
-    elif what == "leave":
+    elif action == "leave":
         Path(os.environ["TMPDIR"], "scratch").write_text("forgotten")
-    elif what == "import":
+    elif action == "import":
         importlib.import_module("evil")
     else:
         os.symlink("/", "out of here")

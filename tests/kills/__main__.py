@@ -41,7 +41,7 @@ def _try_moments(name: str, folder: Path, first: int, num_moments: int, seed: in
         for number in itertools.count(first):
             if len(outcomes) == num_moments:
                 return outcomes
-            moment = Moment.of(number, seed)
+            moment = Moment.from_number(number, seed)
             outcome = conversions.try_moment(moment)
             if not outcome.killed:
                 continue
@@ -71,9 +71,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="kills") as folder:
             outcomes = _try_moments(name, Path(folder), flags.first, flags.moments, flags.seed)
         print(_line(name, outcomes, time.monotonic() - start), flush=True)
-        failed += sum(bool(each.findings or each.differing or each.problems) for _, each in outcomes)
+        failed += sum(bool(outcome.findings or outcome.differing or outcome.problems) for _, outcome in outcomes)
         num_workers = sum(moment.victim == "worker" for moment, _ in outcomes)
-        failed += sum(each.hung for _, each in outcomes) > _MOST_HUNG * num_workers
+        failed += sum(outcome.hung for _, outcome in outcomes) > _MOST_HUNG * num_workers
     return 1 if failed else 0
 
 

@@ -40,7 +40,7 @@ class Moment:
     share: float
 
     @classmethod
-    def of(cls, number: int, seed: int) -> Moment:
+    def from_number(cls, number: int, seed: int) -> Moment:
         kinds = list(itertools.product(VICTIMS, (False, True)))
         victim, overwrite = kinds[number % len(kinds)]
         first = random.Random(f"{seed} {victim} {overwrite}").random()
@@ -85,9 +85,9 @@ class Conversions:
         """Returns the files that a conversion leaves, and counts the operations at which it could have been killed."""
         output = self._place.new_output()
         self._place.put(output, before)
-        code, said, counter = self._run(output, overwrite, victim, _NEVER)
+        code, log_text, counter = self._run(output, overwrite, victim, _NEVER)
         if code != 0:
-            raise RuntimeError(f"a conversion that nobody disturbs ended with {code}: {said}")
+            raise RuntimeError(f"a conversion that nobody disturbs ended with {code}: {log_text}")
         self._counts[victim, overwrite] = counter.stat().st_size
         files = self._place.files(output)
         self._place.remove(output)
@@ -98,8 +98,8 @@ class Conversions:
         place, output = self._place, self._place.new_output()
         old, new = (self._old, self._new) if moment.overwrite else ({}, self._old)
         place.put(output, old)
-        at = 1 + int(moment.share * self._counts[moment.victim, moment.overwrite])
-        with self._started(output, moment.overwrite, moment.victim, at) as (process, log, counter):
+        operation = 1 + int(moment.share * self._counts[moment.victim, moment.overwrite])
+        with self._started(output, moment.overwrite, moment.victim, operation) as (process, log, counter):
             code = _wait(process)
             outcome = Outcome(killed=Path(f"{counter}.killed").exists())
             if not outcome.killed:
@@ -112,13 +112,13 @@ class Conversions:
                 outcome.problems.append(f"ended with {code} after the kill: {log.read_text()[-2000:]}")
             self._look(output, old, new, outcome)
             # The workers of a command that was killed alone go on meanwhile.
-            code, said, _ = self._run(output, moment.overwrite, "", _NEVER)
+            code, log_text, _ = self._run(output, moment.overwrite, "", _NEVER)
             if code != 0:
-                outcome.problems.append(f"the same command ended with {code}: {said}")
-        left = place.files(output)
+                outcome.problems.append(f"the same command ended with {code}: {log_text}")
+        files = place.files(output)
         if moment.victim != "command":  # whose workers may leave working files
-            outcome.differing += sum(len(data) for path, data in left.items() if path.startswith(".jpeg2tpu/"))
-        outcome.differing += _differing({path: left[path] for path in left if not path.startswith(".jpeg2tpu/")}, new)
+            outcome.differing += sum(len(data) for path, data in files.items() if path.startswith(".jpeg2tpu/"))
+        outcome.differing += _differing({path: files[path] for path in files if not path.startswith(".jpeg2tpu/")}, new)
         try:
             outcome.findings += self._place.findings(output)
         except ValueError as error:  # there is no dataset
@@ -146,13 +146,13 @@ class Conversions:
             outcome.problems.append("a manifest stands that is neither the old one nor the new one")
         outcome.stood = "new" if manifest == new["manifest.json"] else "old"
 
-    def _run(self, output: str, overwrite: bool, victim: str, at: int) -> tuple[int | None, str, Path]:
+    def _run(self, output: str, overwrite: bool, victim: str, operation: int) -> tuple[int | None, str, Path]:
         """Returns the exit code of a conversion, the end of what it said, and the file that counts its operations."""
-        with self._started(output, overwrite, victim, at) as (process, log, counter):
+        with self._started(output, overwrite, victim, operation) as (process, log, counter):
             return _wait(process), log.read_text()[-2000:], counter
 
     @contextlib.contextmanager
-    def _started(self, output: str, overwrite: bool, victim: str, at: int) -> Iterator[Started]:
+    def _started(self, output: str, overwrite: bool, victim: str, operation: int) -> Iterator[Started]:
         """Context manager: starts a conversion; at the end of the body all of its processes end."""
         place, number = self._place, next(self._runs)
         counter, log = place.folder / f"count{number}", place.folder / f"log{number}"
@@ -163,7 +163,7 @@ class Conversions:
         )
         if victim:
             places = "\n".join((place.images, output))
-            killing = {"VICTIM": victim, "AT": str(at), "COUNTER": str(counter), "PLACES": places}
+            killing = {"VICTIM": victim, "AT": str(operation), "COUNTER": str(counter), "PLACES": places}
             environment |= {f"KILL_{name}": value for name, value in killing.items()}
         command = [sys.executable, "-W", "ignore", *place.command, *place.arguments(output, overwrite)]
         with log.open("w") as file:
@@ -191,10 +191,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _differing(found: Files, expected: Files) -> int:
+def _differing(actual: Files, expected: Files) -> int:
     """Returns the number of bytes that differ."""
     num_bytes = 0
-    for path in found.keys() | expected.keys():
-        one, other = found.get(path, b""), expected.get(path, b"")
+    for path in actual.keys() | expected.keys():
+        one, other = actual.get(path, b""), expected.get(path, b"")
         num_bytes += abs(len(one) - len(other)) + sum(a != b for a, b in zip(one, other, strict=False))
     return num_bytes

@@ -67,11 +67,11 @@ class Place(abc.ABC):
 
         Workers of a command that was killed alone may still remove their files: those are left out.
         """
-        found = {}
+        contents = {}
         for path, _ in storage.list_files(output):
             with contextlib.suppress(FileNotFoundError):
-                found[path] = storage.read_bytes(f"{output}/{path}")
-        return found
+                contents[path] = storage.read_bytes(f"{output}/{path}")
+        return contents
 
     def arguments(self, output: str, overwrite: bool) -> list[str]:
         """Returns what follows `command`; with `overwrite`, for a dataset that differs from the one without."""

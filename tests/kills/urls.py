@@ -54,8 +54,8 @@ def _kill(listed: Path, output: Path, count: int, after: int, server: LyingServe
         while server.num_answered < end and process.poll() is None:
             time.sleep(_TICK)
         if process.returncode is not None:
-            said = output.with_suffix(".log").read_text()[-2000:]
-            raise RuntimeError(f"the conversion ended with {process.returncode} before it was killed: {said}")
+            log_text = output.with_suffix(".log").read_text()[-2000:]
+            raise RuntimeError(f"the conversion ended with {process.returncode} before it was killed: {log_text}")
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -70,10 +70,10 @@ def problems(output: Path, expected: dict[str, str]) -> list[str]:
     faulty = {url: reason for url, reason in expected.items() if reason}
     stored = sum(split.num_examples for split in manifest.splits.values())
     differing = {url for url in faulty.keys() | rejected.keys() if faulty.get(url) != rejected.get(url)}
-    found = [f"{url} is {rejected.get(url)!r}, not {faulty.get(url)!r}" for url in sorted(differing)]
+    messages = [f"{url} is {rejected.get(url)!r}, not {faulty.get(url)!r}" for url in sorted(differing)]
     if len(lines) + stored != len(expected) or manifest.num_inputs != len(expected):
-        found.append(f"{stored} stored and {len(lines)} rejected are not {len(expected)} URLs")
-    return found
+        messages.append(f"{stored} stored and {len(lines)} rejected are not {len(expected)} URLs")
+    return messages
 
 
 def run(folder: Path, count: int, kills: int, seed: int = 0) -> tuple[dict[str, str], list[str]]:
@@ -89,9 +89,9 @@ def run(folder: Path, count: int, kills: int, seed: int = 0) -> tuple[dict[str, 
             _kill(listed, killed, count, int(count / kills * chance.uniform(0.2, 0.9)), server)
         _complete(listed, killed, count)
         first, second = files(undisturbed), files(killed)
-        found = problems(killed, expected)
+        messages = problems(killed, expected)
         names = sorted(first.keys() | second.keys())
-        return second, found + [f"{name} differs" for name in names if first.get(name) != second.get(name)]
+        return second, messages + [f"{name} differs" for name in names if first.get(name) != second.get(name)]
 
 
 def main() -> int:
@@ -102,16 +102,16 @@ def main() -> int:
     flags = parser.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kills") as folder:
-        written, found = run(Path(folder), flags.count, flags.kills, flags.seed)
+        hashes, messages = run(Path(folder), flags.count, flags.kills, flags.seed)
         reasons = collections.Counter(reason for _, reason in urls("", flags.count) if reason)
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     print(
         f"{flags.count:,} URLs, {sum(reasons.values()):,} of them faulty ({dict(sorted(reasons.items()))}), "
-        f"{flags.kills} kills in {time.monotonic() - start:,.0f} s; {len(written)} files; the largest process had "
-        f"{largest:,.0f} MB; {len(found)} problems"
+        f"{flags.kills} kills in {time.monotonic() - start:,.0f} s; {len(hashes)} files; the largest process had "
+        f"{largest:,.0f} MB; {len(messages)} problems"
     )
-    print(*found[:20], sep="\n", end="\n" if found else "")
-    return 1 if found else 0
+    print(*messages[:20], sep="\n", end="\n" if messages else "")
+    return 1 if messages else 0
 
 
 if __name__ == "__main__":

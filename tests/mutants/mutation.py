@@ -25,7 +25,7 @@ from cosmic_ray.operators.provider import OperatorProvider
 
 _ARITHMETIC = "(Add|Sub|Mul|Div|FloorDiv|Mod|Pow)"
 _ORDER = "(Eq|NotEq|Lt|LtE|Gt|GtE)"
-_LEFT_OUT = re.compile(
+_EXCLUDED_OPERATORS = re.compile(
     rf"ReplaceBinaryOperator_(?!{_ARITHMETIC}_{_ARITHMETIC}$|[LR]Shift_[LR]Shift$)"
     rf"|ReplaceComparisonOperator_(?!{_ORDER}_{_ORDER}$|Is_IsNot$|IsNot_Is$)"
     "|ReplaceUnaryOperator_.*Invert"
@@ -52,16 +52,16 @@ def mutants(path: Path, only: tuple[str, ...] = ()) -> Iterator[Mutant]:
     """Yields the mutants of a file: of all of it, or of the top-level functions, classes and variables in `only`."""
     source = path.read_text()
     tree = ast.parse(source)
-    wanted = [_extent(node) for node in tree.body if not only or _names(node) & {*only}]
-    unwanted = [_extent(node) for node in _no_arithmetic(tree)]
+    included = [_extent(node) for node in tree.body if not only or _names(node) & {*only}]
+    excluded = [_extent(node) for node in _no_arithmetic(tree)]
     nodes, operators = list(ast_nodes(get_ast(source))), OperatorProvider()
     for name in operators:
-        if _LEFT_OUT.match(name) or operators[name].arguments():
+        if _EXCLUDED_OPERATORS.match(name) or operators[name].arguments():
             continue
         operator = operators[name]()
         positions = (start for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, start in enumerate(positions):
-            if _is_within(start, wanted) and not _is_within(start, unwanted):
+            if _is_within(start, included) and not _is_within(start, excluded):
                 changed = mutate_code(source, operator, occurrence)
                 if _is_python(changed):
                     yield Mutant(changed, start[0], _diff(source, changed))
@@ -98,7 +98,7 @@ def _no_arithmetic(tree: ast.Module) -> Iterator[ast.stmt | ast.expr]:
 
 def _extent(node: ast.stmt | ast.expr) -> tuple[Position, Position]:
     """Returns the begin and the end of a node, of a definition with its decorators."""
-    begin = min((of.lineno, 0) for of in [node, *getattr(node, "decorator_list", ())])
+    begin = min((part.lineno, 0) for part in [node, *getattr(node, "decorator_list", ())])
     if isinstance(node, ast.expr):
         begin = (node.lineno, node.col_offset)
     return begin, (node.end_lineno or 0, node.end_col_offset or 0)

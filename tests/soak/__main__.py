@@ -67,7 +67,7 @@ class Soak:
         shares = {(number + 1) / (full_disks + 2): self._fill for number in range(full_disks)}
         if away:
             shares[(full_disks + 1) / (full_disks + 2)] = lambda process: self._away(process, away)
-        planned = sorted(shares.items(), key=lambda each: each[0])
+        planned = sorted(shares.items(), key=lambda item: item[0])
         reached, idle = 0, 0
         while idle < MOST_IDLE:
             process = self._start()
@@ -224,15 +224,15 @@ def _soak(flags: argparse.Namespace, folder: Path) -> list[str]:
         disturbed = time.monotonic() - began
         if output.result() and undisturbed.returncode:
             return [f"the undisturbed run ended with exit code {undisturbed.returncode}"]
-    found = soak.problems + differences(folder / "undisturbed", soak.model_dir)
+    problems = soak.problems + differences(folder / "undisturbed", soak.model_dir)
     counts = ", ".join(f"{count} x {event}" for event, count in sorted(soak.events.items()))
     print(
         f"{flags.trainer}: {flags.steps:,} steps in {disturbed:,.0f} s with {counts}; beside an undisturbed run, "
         f"{len(_weights(soak.model_dir))} variables and {len(_history(soak.model_dir))} figures of history.csv "
-        f"compared, {len(found)} problems",
+        f"compared, {len(problems)} problems",
         flush=True,
     )
-    return found
+    return problems
 
 
 def main() -> int:
@@ -247,10 +247,10 @@ def main() -> int:
     if "FAKE_GCS_SERVER" not in os.environ:
         parser.error("FAKE_GCS_SERVER is not in the environment; make soak sets it")
     with tempfile.TemporaryDirectory(prefix="soak", ignore_cleanup_errors=True) as folder:
-        found = _soak(flags, Path(folder))
-    for line in found:
+        problems = _soak(flags, Path(folder))
+    for line in problems:
         print(f"FAILED: {line}")
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

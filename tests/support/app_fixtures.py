@@ -56,15 +56,15 @@ def records_of(manifest: Manifest, split: str) -> list[record_format.Record]:
 
 def step_losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Returns the list that the loss of every step of this process will be added to."""
-    told: list[float] = []
-    took = Progress.took
+    losses: list[float] = []
+    log_step = Progress.took
 
     def tell(self: Progress, step: int, loss: float, *args: Any) -> None:
-        told.append(loss)
-        took(self, step, loss, *args)
+        losses.append(loss)
+        log_step(self, step, loss, *args)
 
     monkeypatch.setattr(Progress, "took", tell)
-    return told
+    return losses
 
 
 # What happens to the process right after a step: a signal, or a disk on which no file grows beyond a megabyte.
@@ -88,8 +88,8 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
-def happening(args: list[str], what: str = "", step: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs a command of estimator_app in a process of its own, to which `what` happens after `step`."""
+def happening(args: list[str], event: str = "", step: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a command of estimator_app in a process of its own, to which `event` happens after `step`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    whole = [sys.executable, "-W", "ignore", "-c", RUNNER, what, str(step), *args]
-    return subprocess.run(whole, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=environment)
+    command = [sys.executable, "-W", "ignore", "-c", RUNNER, event, str(step), *args]
+    return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=environment)

@@ -68,8 +68,8 @@ class Azure:
         digest = hmac.new(base64.b64decode(KEY), "\n".join(lines).encode(), hashlib.sha256).digest()
         signed = headers | {"Authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"}
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
-        asked = "&".join(f"{key}={value}" for key, value in query.items())
-        connection.request("PUT", f"/{ACCOUNT}/{name}{'?' * bool(asked)}{asked}", data, signed)
+        query_string = "&".join(f"{key}={value}" for key, value in query.items())
+        connection.request("PUT", f"/{ACCOUNT}/{name}{'?' * bool(query_string)}{query_string}", data, signed)
         answer = connection.getresponse()
         assert answer.status == 201, answer.read()
         connection.close()

@@ -55,22 +55,22 @@ class Page:
 
     @property
     def requests(self) -> list[str]:
-        return [each["params"]["request"]["url"] for each in self._named("Network.requestWillBeSent")]
+        return [event["params"]["request"]["url"] for event in self._find_events("Network.requestWillBeSent")]
 
     @property
     def complaints(self) -> list[str]:
         """What was written to the console and thrown."""
         return [
-            json.dumps(each)
+            json.dumps(event)
             for name in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-            for each in self._named(name)
+            for event in self._find_events(name)
         ]
 
     def open(self, address: Path | str) -> None:
         """Shows a local file or a URL and waits until it has loaded."""
-        loaded = len(self._named("Page.loadEventFired"))
+        loaded = len(self._find_events("Page.loadEventFired"))
         self.send("Page.navigate", url=address if isinstance(address, str) else address.as_uri())
-        while len(self._named("Page.loadEventFired")) == loaded:
+        while len(self._find_events("Page.loadEventFired")) == loaded:
             self._read()
 
     def evaluate(self, expression: str) -> Any:
@@ -97,8 +97,8 @@ class Page:
                 assert "result" in answer, answer
                 return dict(answer["result"])
 
-    def _named(self, name: str) -> list[dict[str, Any]]:
-        return [each for each in self._events if each.get("method") == name]
+    def _find_events(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self._events if event.get("method") == name]
 
     def _read(self) -> dict[str, Any]:
         end = time.monotonic() + SECONDS

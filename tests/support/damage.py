@@ -25,7 +25,7 @@ def damage_in_many_ways(dataset: Path) -> None:
     (dataset / "train-00001-of-00002.tfrecord").write_bytes(b"")
     lengths = parse_lengths((dataset / "lengths.parquet").read_bytes()).by_shard()
     with (dataset / "lengths.parquet").open("wb") as file:
-        write_lengths(file, {name: of[::-1] for name, of in lengths.items()})
+        write_lengths(file, {name: values[::-1] for name, values in lengths.items()})
     manifest = json.loads((dataset / "manifest.json").read_text())
     manifest["splits"]["train"]["class_counts"].reverse()
     (dataset / "manifest.json").write_text(json.dumps(manifest))

@@ -32,27 +32,29 @@ def write_dataset(images: Path, folder: Path, splits: Mapping[str, tuple[int, in
     random.Random(seed).shuffle(paths)
     classes = tuple(sorted(path.name for path in images.iterdir()))
     (folder / "index").mkdir(parents=True)
-    made = {}
+    manifest_splits = {}
     for name, (count, num_shards) in splits.items():
-        chosen, paths = paths[:count], paths[count:]
-        made[name] = _write_split(chosen, images, folder, name, num_shards, classes)
-    fingerprint = hashlib.sha256("".join(shard.sha256 for split in made.values() for shard in split.shards).encode())
+        split_paths, paths = paths[:count], paths[count:]
+        manifest_splits[name] = _write_split(split_paths, images, folder, name, num_shards, classes)
+    fingerprint = hashlib.sha256(
+        "".join(shard.sha256 for split in manifest_splits.values() for shard in split.shards).encode()
+    )
     manifest = Manifest(
         path=str(folder),
         classes=classes,
         first_label=0,
-        splits=made,
-        num_inputs=sum(split.num_examples for split in made.values()),
+        splits=manifest_splits,
+        num_inputs=sum(split.num_examples for split in manifest_splits.values()),
         num_rejected={},
         options={},
         fingerprint=fingerprint.hexdigest(),
     )
     with (folder / LENGTHS_NAME).open("wb") as file:
-        shards = [shard for split in made.values() for shard in split.shards]
+        shards = [shard for split in manifest_splits.values() for shard in split.shards]
         positions = {
             shard.name: read_positions((folder / index_path(shard.name)).read_bytes(), shard) for shard in shards
         }
-        write_lengths(file, {name: of[:, 1] for name, of in positions.items() if of is not None})
+        write_lengths(file, {name: rows[:, 1] for name, rows in positions.items() if rows is not None})
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return manifest
 

@@ -11,8 +11,8 @@ from pathlib import Path
 class Awkward(ValueError):
     """An exception that cannot be pickled: the copy lacks an argument."""
 
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where}: {what}")
+    def __init__(self, unit: str, reason: str) -> None:
+        super().__init__(f"{unit}: {reason}")
 
 
 def fail_awkwardly(unit: str) -> None:
@@ -42,9 +42,9 @@ class Logger:
         self._log(f"begin {unit}")
         return (unit,)
 
-    def __call__(self, begun: tuple[int]) -> int:
-        self._log(f"call {begun[0]}")
-        return begun[0] + 1
+    def __call__(self, state: tuple[int]) -> int:
+        self._log(f"call {state[0]}")
+        return state[0] + 1
 
     def _log(self, line: str) -> None:
         with self.path.open("a") as file:

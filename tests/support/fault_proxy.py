@@ -147,8 +147,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = 0 if chunked else int(headers.get("content-length", 0))
         body = self._chunks() if chunked else self.rfile.read(length // 2)
-        target, named = urllib.parse.unquote(self.path), _named(self.command, self.path, body)
-        request = Request(self.command, target, headers, *named)
+        target, kind_and_name = urllib.parse.unquote(self.path), _kind_and_name(self.command, self.path, body)
+        request = Request(self.command, target, headers, *kind_and_name)
         self.server.requests.append(request)
         fault = self.server.fault(request) or ""
         self.server.faults[fault] += 1
@@ -160,13 +160,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if re.match(r"\d{3}", fault):
             code, _, message = fault.partition(" ")
             return self._send(int(code), {"Content-Type": "text/plain"}, message.encode())
-        status, given, answer = self._how_far(request) or self._again(request) or self._forward(headers, body)
+        status, reply_headers, answer = self._how_far(request) or self._again(request) or self._forward(headers, body)
         self.server.uploaded.add(request.target)
         if request.kind == "chunk":
-            self.server.pieces[request.target, headers.get("content-range", "")] = status, given, answer
+            self.server.pieces[request.target, headers.get("content-range", "")] = status, reply_headers, answer
         if fault == "lost":
             return self._reset()
-        self._send(status, given, answer, cut=fault == "cut")
+        self._send(status, reply_headers, answer, cut=fault == "cut")
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _answer  # noqa: N815
 
@@ -194,17 +194,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _forward(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         upstream = http.client.HTTPConnection(self.server.upstream.removeprefix("http://"), timeout=60)
-        kept = {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
-        upstream.request(self.command, self.path, body, kept | {"content-length": str(len(body))})
+        upstream_headers = {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
+        upstream.request(self.command, self.path, body, upstream_headers | {"content-length": str(len(body))})
         response = upstream.getresponse()
         answer = response.read()
         upstream.close()
-        given = {name: value for name, value in response.getheaders() if name.lower() not in _NOT_PASSED_ON}
+        reply_headers = {name: value for name, value in response.getheaders() if name.lower() not in _NOT_PASSED_ON}
         # The server's URLs, of an upload that was begun or of an object's content, shall lead through us too.
         theirs, ours = self.server.upstream, self.ours or self.server.url
-        if "json" in given.get("Content-Type", ""):
+        if "json" in reply_headers.get("Content-Type", ""):
             answer = answer.replace(theirs.encode(), ours.encode())
-        return response.status, {name: value.replace(theirs, ours) for name, value in given.items()}, answer
+        return response.status, {name: value.replace(theirs, ours) for name, value in reply_headers.items()}, answer
 
     def _send(self, status: int, headers: dict[str, str], body: bytes, cut: bool = False) -> None:
         self.send_response_only(status)
@@ -232,19 +232,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def _named(method: str, path: str, body: bytes) -> tuple[str, str]:
+def _kind_and_name(method: str, path: str, body: bytes) -> tuple[str, str]:
     """Returns the kind of a request, and the object's name."""
     url = urllib.parse.urlsplit(path)
     query = {name: values[0] for name, values in urllib.parse.parse_qs(url.query).items()}
-    found = re.fullmatch(r"(?:/upload|/download)?/storage/v1/b/[^/]+/o(?:/([^/]*)(/.*)?)?", url.path)
-    if not found:
+    match = re.fullmatch(r"(?:/upload|/download)?/storage/v1/b/[^/]+/o(?:/([^/]*)(/.*)?)?", url.path)
+    if not match:
         read = method == "GET" and not url.path.startswith("/storage/")  # /BUCKET/NAME, as TensorFlow asks
         return "read" if read else "other", urllib.parse.unquote(url.path)
     if "uploadType" in query or "upload_id" in query:
         kind = "chunk" if method == "PUT" else {"resumable": "begin"}.get(query["uploadType"], "upload")
-        named = re.search(rb'"name": *"([^"]*)"', body)  # in the JSON that comes first
-        return kind, query.get("name") or (named[1].decode() if named else "")
-    if method == "GET" and found[1] is None:
+        name_match = re.search(rb'"name": *"([^"]*)"', body)  # in the JSON that comes first
+        return kind, query.get("name") or (name_match[1].decode() if name_match else "")
+    if method == "GET" and match[1] is None:
         return "list", query.get("prefix", "")
     kind = {"GET": "read" if query.get("alt") == "media" else "look", "DELETE": "delete"}.get(method, "copy")
-    return kind, urllib.parse.unquote(found[1] or "")
+    return kind, urllib.parse.unquote(match[1] or "")

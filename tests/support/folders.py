@@ -18,9 +18,9 @@ def files(folder: Path) -> dict[str, str]:
 
 def without_edition(folder: Path) -> dict[str, str]:
     """files() of a dataset under names without edition, but its manifest and lengths, which contain these names."""
-    own = ("manifest.json", "lengths")
+    prefixes = ("manifest.json", "lengths")
     return {
         re.sub(r"-[0-9a-f]{8}(?=\.\w+$)", "", path): digest
         for path, digest in files(folder).items()
-        if not path.startswith(own)
+        if not path.startswith(prefixes)
     }

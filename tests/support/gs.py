@@ -41,8 +41,8 @@ class Gs:
         self.cloud, self.proxy, self._folder = cloud, proxy, folder
         self._uploaded = dict[str, str]()
         self.dataset = ""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
-        self._environment = kept | self.variables() | {"PYTHONPATH": str(ROOT)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
+        self._environment = environment | self.variables() | {"PYTHONPATH": str(ROOT)}
 
     def take(self, dataset: str) -> None:
         """Takes a local dataset as the one in the bucket; it is uploaded once."""

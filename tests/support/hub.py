@@ -24,10 +24,10 @@ from support.s3 import forget_stores
 
 Files = dict[str, bytes]
 _PAGE = 5  # entries of a page; 1,000 at the real one
-_KNOWN = re.compile(r"/(api/)?(datasets)/([^/]+/[^/]+)/(revision|tree|resolve)/([^/?]+)(?:/(.*))?")
+_ENDPOINT = re.compile(r"/(api/)?(datasets)/([^/]+/[^/]+)/(revision|tree|resolve)/([^/?]+)(?:/(.*))?")
 
 
-class Seen(NamedTuple):
+class HubRequest(NamedTuple):
     """A request; token as it came, "" without one."""
 
     place: str
@@ -55,7 +55,7 @@ class Hub:
         self._blobs: dict[str, bytes] = {}
         self.token, self.is_gated, self.ask_too_often = "", False, 0
         self.renamed: dict[str, str] = {}
-        self.requests: list[Seen] = []
+        self.requests: list[HubRequest] = []
         self.after_page: Callable[[], object] = lambda: None
         self._servers = [_Server(self, "hub"), _Server(self, "cdn")]
         self.url, self._cdn = (server.url for server in self._servers)
@@ -109,26 +109,26 @@ class Hub:
             return request.send(429, headers={"RateLimit": '"api";r=0;t=1', "RateLimit-Policy": '"api";q=500;w=300'})
         if is_cached:
             path = re.sub(r"^(/datasets/[^/]+/[^/]+)/", r"\1/resolve/", path)
-        match = _KNOWN.fullmatch(path)
+        match = _ENDPOINT.fullmatch(path)
         if not match:
             return request.send(404)
-        _, kind, name, what, revision, file = match.groups()
+        _, kind, name, endpoint, revision, file = match.groups()
         if name in self.renamed:
             return request.send(307, headers={"Location": request.path.replace(name, self.renamed[name])})
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if name not in self.branches or given != (self.token or given):
-            return request.send(404 if given else 401, headers={"X-Error-Code": "RepoNotFound"})
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if name not in self.branches or token != (self.token or token):
+            return request.send(404 if token else 401, headers={"X-Error-Code": "RepoNotFound"})
         revision = urllib.parse.unquote(revision)
         commit = self.branches[name].get(revision, [revision])[-1]
         if commit not in self._commits:
             return request.send(404, headers={"X-Error-Code": "RevisionNotFound"})
         file = urllib.parse.unquote(file or "")
-        if what == "revision":
+        if endpoint == "revision":
             return request.send(200, json.dumps({"id": name, "sha": commit}).encode())
-        if what == "tree":
+        if endpoint == "tree":
             return self._tree(request, commit, file, urllib.parse.parse_qs(target.query))
         if self.is_gated:
-            return request.send(403 if given else 401, headers={"X-Error-Code": "GatedRepo"})
+            return request.send(403 if token else 401, headers={"X-Error-Code": "GatedRepo"})
         data = self._commits[commit].get(file)
         if data is None:
             return request.send(404, headers={"X-Error-Code": "EntryNotFound"})
@@ -206,7 +206,7 @@ class _Handler(LoopbackHandler):
 
     def respond(self) -> None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        self.server.hub.requests.append(Seen(self.server.place, self.path, token))
+        self.server.hub.requests.append(HubRequest(self.server.place, self.path, token))
         self.server.hub.answer(self) if self.server.place == "hub" else self.server.hub.answer_as_cdn(self)
 
 

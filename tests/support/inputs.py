@@ -15,9 +15,9 @@ from beam_pipelines.sources.rows import Row, check_names, find, locate
 
 def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     """What the first steps of the pipeline make of the sources."""
-    given = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
-    options = ConvertOptions(given, "/out", **changes)
-    rows = [find(row) for source in given for row in list_rows(source, options)]
+    inputs = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
+    options = ConvertOptions(inputs, "/out", **changes)
+    rows = [find(row) for source in inputs for row in list_rows(source, options)]
     batch = Batch.from_rows(rows)
     survey = FolderSurvey(options)
     layout = read_folders(survey.add_input(survey.create_accumulator(), batch), options)

@@ -48,17 +48,19 @@ def started(*commands: Sequence[str]) -> Iterator[list[subprocess.Popen[str]]]:
 def printed(*commands: Sequence[str]) -> list[str]:
     """Returns what each process prints, all of which end well."""
     with started(*commands) as running:
-        said = [process.communicate() for process in running]
-        assert [process.returncode for process in running] == [0] * len(commands), said
-    return [stdout for stdout, _ in said]
+        outputs = [process.communicate() for process in running]
+        assert [process.returncode for process in running] == [0] * len(commands), outputs
+    return [stdout for stdout, _ in outputs]
 
 
 def training(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> list[list[str]]:
     """Returns the command of each process of a run."""
     address = f"127.0.0.1:{free_port()}"
     command = ["-W", "error", "examples/jax_train.py", f"--dataset={dataset}", f"--model_dir={model_dir}"]
-    own = [["--distributed", address, str(processes), str(each)] if processes > 1 else [] for each in range(processes)]
-    return [[*command, *FLAGS, *flags, *each] for each in own]
+    process_flags = [
+        ["--distributed", address, str(processes), str(number)] if processes > 1 else [] for number in range(processes)
+    ]
+    return [[*command, *FLAGS, *flags, *extra] for extra in process_flags]
 
 
 def losses(text: str) -> dict[int, float]:
@@ -68,5 +70,5 @@ def losses(text: str) -> dict[int, float]:
 
 def evaluations(text: str) -> dict[int, tuple[int, float, float]]:
     """Returns (examples, accuracy, loss) of each step after which a run has evaluated."""
-    found = re.findall(r"^step (\d+): (\d+) examples, accuracy (\S+), loss (\S+)$", text, re.MULTILINE)
-    return {int(step): (int(examples), float(accuracy), float(loss)) for step, examples, accuracy, loss in found}
+    matches = re.findall(r"^step (\d+): (\d+) examples, accuracy (\S+), loss (\S+)$", text, re.MULTILINE)
+    return {int(step): (int(examples), float(accuracy), float(loss)) for step, examples, accuracy, loss in matches}

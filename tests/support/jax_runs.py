@@ -44,8 +44,8 @@ def not_of_jax() -> tuple[str, ...]:
     """
     with mock.patch("setuptools.setup") as called:
         runpy.run_path(str(ROOT / "setup.py"))
-    wanted = called.call_args.kwargs["install_requires"] + called.call_args.kwargs["extras_require"]["jax"]
-    installed, waiting = {"jpeg2tpu", "libtpu"}, list(map(Requirement, wanted))
+    requirements = called.call_args.kwargs["install_requires"] + called.call_args.kwargs["extras_require"]["jax"]
+    installed, waiting = {"jpeg2tpu", "libtpu"}, list(map(Requirement, requirements))
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
@@ -70,8 +70,8 @@ def started(program: str, *arguments: str, devices: int = 1) -> subprocess.Popen
     """
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     environment["NOT_OF_JAX"] = ",".join(not_of_jax())
-    given = filter(None, [os.environ.get("PYTHONPATH")])  # libtpu, where preflight compiles
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), *given])  # for networks of support/
+    paths = filter(None, [os.environ.get("PYTHONPATH")])  # libtpu, where preflight compiles
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), *paths])  # for networks of support/
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     words = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -80,13 +80,13 @@ def started(program: str, *arguments: str, devices: int = 1) -> subprocess.Popen
 def ended(*processes: subprocess.Popen[str]) -> list[subprocess.CompletedProcess[str]]:
     """Waits until processes have ended; returns their results."""
     try:
-        said = [process.communicate() for process in processes]
+        outputs = [process.communicate() for process in processes]
     finally:
         for process in processes:
             process.kill()
     return [
         subprocess.CompletedProcess(process.args, process.returncode, *texts)
-        for process, texts in zip(processes, said, strict=True)
+        for process, texts in zip(processes, outputs, strict=True)
     ]
 
 
@@ -99,8 +99,8 @@ def command(*arguments: str, signal: int = 0, at_step: int = 0, devices: int = 1
       at_step: Number of steps done when it gets it.
       devices: Number of devices that JAX makes of the processor.
     """
-    (done,) = ended(started(PROGRAM, str(int(signal)), str(at_step), *arguments, devices=devices))
-    return done
+    (result,) = ended(started(PROGRAM, str(int(signal)), str(at_step), *arguments, devices=devices))
+    return result
 
 
 def command_in_two(

@@ -37,8 +37,8 @@ class Worker:
     """In the place of estimator_app's Tpu."""
 
     def __init__(self) -> None:
-        here, elsewhere = free_port(), free_port()
-        self.ports = [here, here, elsewhere]
+        port, other_port = free_port(), free_port()
+        self.ports = [port, port, other_port]
         self.process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> Any:
@@ -74,10 +74,10 @@ def answers(port: int) -> bool:
 
 
 def main(dataset: str, model_dir: str) -> None:
-    worker, took, deadly = Worker(), Progress.took, [3, 5]
+    worker, log_step, deadly = Worker(), Progress.took, [3, 5]
 
-    def took_and_lost(self: Progress, step: int, loss: float, began: float, ready: float) -> None:
-        took(self, step, loss, began, ready)
+    def lose_worker(self: Progress, step: int, loss: float, began: float, ready: float) -> None:
+        log_step(self, step, loss, began, ready)
         if self.step == deadly[0]:
             deadly.pop(0)
             worker.kill()
@@ -89,7 +89,7 @@ def main(dataset: str, model_dir: str) -> None:
         def wait(self, timeout: float | None = None) -> bool:
             return False
 
-    Progress.took = took_and_lost  # type: ignore[method-assign]
+    Progress.took = lose_worker  # type: ignore[method-assign]
     tf.tpu.experimental.initialize_tpu_system, tf.distribute.TPUStrategy = lambda cluster: None, on_worker
     manifest = read_manifest(dataset)
     config = configured(

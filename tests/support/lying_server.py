@@ -240,7 +240,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
         self.most_together, self._num_now = collections.Counter[str](), collections.Counter[str]()
         self.num_answered = 0
         self.gate = threading.Event()
-        self._asked = collections.Counter[str]()
+        self._num_requests = collections.Counter[str]()
         self._lock = threading.Lock()
 
     @property
@@ -263,7 +263,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
     def counting(self, path: str, host: str) -> Iterator[None]:
         name = host.partition(":")[0]
         with self._lock:
-            self._asked[path] += 1
+            self._num_requests[path] += 1
             self.num_answered += 1
             self._num_now.update(["", name])
             self.most_together |= self._num_now
@@ -275,7 +275,7 @@ class LyingServer(http.server.ThreadingHTTPServer):
 
     def count(self, path: str) -> int:
         """Returns how often a path was asked for."""
-        return self._asked[path]
+        return self._num_requests[path]
 
 
 def urls(server: str, count: int) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ def hashed(value: int) -> int:
 
 def permuted(number: int, size: int, key: int) -> int:
     """The image of a number below `size` under the permutation of a key."""
-    height = next(of for of in itertools.count(1) if of * of >= size)
+    height = next(side for side in itertools.count(1) if side * side >= size)
     width = -(-size // height)
     while True:
         left, right = divmod(number, width)

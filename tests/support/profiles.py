@@ -41,7 +41,7 @@ def xyz(x: float, y: float) -> Floats:
 
 def matrix(primaries: Primaries) -> Floats:
     """Linear RGB to XYZ relative to D65."""
-    columns = np.stack([xyz(*each) for each in primaries], axis=1)
+    columns = np.stack([xyz(*primary) for primary in primaries], axis=1)
     scales: Floats = np.linalg.solve(columns, xyz(*D65))
     return columns * scales
 

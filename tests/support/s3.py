@@ -40,8 +40,8 @@ class S3:
     def client(self) -> Any:
         import boto3
 
-        given = {name.lower(): ENVIRONMENT[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-        return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **given)
+        credentials = {name.lower(): ENVIRONMENT[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+        return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **credentials)
 
     def make_bucket(self) -> str:
         """Returns the URI of a new, empty bucket."""

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made]) -> Made:
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Value]) -> Value:
     """Returns what `make` returns for a new folder; other processes of this run wait for it, and get a copy.
 
     Args:
@@ -32,5 +32,5 @@ def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Ma
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed, or failed
             folder.mkdir()
             result.write_bytes(pickle.dumps(make(folder)))
-        made: Made = pickle.loads(result.read_bytes())
-        return made
+        value: Value = pickle.loads(result.read_bytes())
+        return value

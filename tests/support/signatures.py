@@ -31,12 +31,12 @@ def remember_signatures() -> None:
 
 def _remember_arguments(look_up: Callable[[Any], Arguments]) -> Callable[[Any], Arguments]:
     """Returns core.get_function_args_defaults, which looks at a method once for all objects of a class."""
-    of_function = functools.lru_cache(4096)(look_up)
-    of_method = functools.lru_cache(4096)(lambda function: look_up(types.MethodType(function, None.__class__)))
+    look_up_function = functools.lru_cache(4096)(look_up)
+    look_up_method = functools.lru_cache(4096)(lambda function: look_up(types.MethodType(function, None.__class__)))
 
     def get_function_args_defaults(function: Any) -> Arguments:
         is_method = isinstance(function, types.MethodType) and isinstance(function.__func__, types.FunctionType)
-        names, defaults = of_method(function.__func__) if is_method else of_function(function)
+        names, defaults = look_up_method(function.__func__) if is_method else look_up_function(function)
         return list(names), list(defaults)
 
     return get_function_args_defaults

@@ -9,9 +9,9 @@ from tpu_input.dataset_format.records import decode, read_frames
 
 def splits_by_key(path: Path) -> dict[str, str]:
     """Returns the split of each record of all shards in a folder, by key."""
-    found = {}
+    splits = {}
     for shard in path.glob("*.tfrecord"):
         with open(shard, "rb") as file:
             for _, payload in read_frames(file):
-                found[decode(payload).key] = shard.name.partition("-")[0]
-    return found
+                splits[decode(payload).key] = shard.name.partition("-")[0]
+    return splits

@@ -15,9 +15,9 @@ from tpu_input import Manifest
 
 def checks_of(config: TrainConfig) -> type[TensorFlowChecks]:
     """Returns the class of the checks of a run."""
-    found = find_trainer(config.trainer).checks
-    assert issubclass(found, TensorFlowChecks)
-    return found
+    checks = find_trainer(config.trainer).checks
+    assert issubclass(checks, TensorFlowChecks)
+    return checks
 
 
 def make_checks(manifest: Manifest, config: TrainConfig, topology: Topology) -> TensorFlowChecks:

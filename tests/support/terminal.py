@@ -22,11 +22,11 @@ def open_terminal(columns: int) -> tuple[int, int]:
 
 def read_all(leader: int) -> str:
     """Returns what was written to a terminal whose other end is closed by now; a single read may give less."""
-    shown = bytearray()
+    output = bytearray()
     with os.fdopen(leader, "rb", buffering=0) as stream, contextlib.suppress(OSError):  # Linux ends it by EIO
         while piece := stream.read(1 << 16):
-            shown += piece
-    return shown.decode()
+            output += piece
+    return output.decode()
 
 
 def run_in_terminal(module: str, *arguments: str, columns: int = 80) -> tuple[int, str]:
@@ -34,7 +34,7 @@ def run_in_terminal(module: str, *arguments: str, columns: int = 80) -> tuple[in
     leader, terminal = open_terminal(columns)
     command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
     with ThreadPoolExecutor() as pool:
-        shown = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
-        done = subprocess.run(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
+        output = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
+        result = subprocess.run(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
         os.close(terminal)
-    return done.returncode, shown.result()
+    return result.returncode, output.result()

@@ -12,11 +12,11 @@ from estimator_app.config import TRAINERS, TrainerName
 from estimator_app.model.keras_library import on_jax
 from estimator_app.runtime.tensorflow_startup import has_estimator
 
-IS_HERE: dict[TrainerName, bool] = {
+IS_RUNNABLE: dict[TrainerName, bool] = {
     "tpu_estimator": not on_jax() and has_estimator(),
     "tf_distribute": not on_jax(),
     "jax": on_jax(),
 }
-HERE = [trainer for trainer in TRAINERS if IS_HERE[trainer]]
-needs_jax = pytest.mark.skipif(not IS_HERE["jax"], reason="needs KERAS_BACKEND=jax; make test-core runs these")
-needs_tensorflow = pytest.mark.skipif(IS_HERE["jax"], reason="Keras is on JAX in this process")
+RUNNABLE = [trainer for trainer in TRAINERS if IS_RUNNABLE[trainer]]
+needs_jax = pytest.mark.skipif(not IS_RUNNABLE["jax"], reason="needs KERAS_BACKEND=jax; make test-core runs these")
+needs_tensorflow = pytest.mark.skipif(IS_RUNNABLE["jax"], reason="Keras is on JAX in this process")

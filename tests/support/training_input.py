@@ -13,7 +13,7 @@ from tpu_input.dataset_format.records import Manifest
 
 Batch = tuple[npt.NDArray[Any], npt.NDArray[np.int32]]
 
-WHOLE = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)  # every crop the image
+UNCROPPED = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)  # every crop the image
 
 
 AUGMENTED = InputConfig(image_size=8)
@@ -25,8 +25,8 @@ def batches(manifest: Manifest, config: InputConfig, count: int, start_step: int
     return [(features["image"], labels) for features, labels in dataset.take(count).as_numpy_iterator()]
 
 
-def images(taken: Iterable[Batch]) -> list[bytes]:
-    return [image.tobytes() for batch, _ in taken for image in batch]
+def images(steps: Iterable[Batch]) -> list[bytes]:
+    return [image.tobytes() for batch, _ in steps for image in batch]
 
 
 def same(left: Iterable[Batch], right: Iterable[Batch]) -> bool:

@@ -70,5 +70,5 @@ def test_one_path_for_several_files():
 def test_a_manifest_is_shown_in_one_short_line(digits_dataset):
     manifest = read_manifest(digits_dataset.path)
     counts = {name: f"{split.num_examples:,}" for name, split in manifest.splits.items()}
-    shown = ", ".join(f"{name}: {count}" for name, count in counts.items())
-    assert repr(manifest) == f"Manifest({manifest.path!r}, 10 classes, examples: {{{shown}}})"
+    summary = ", ".join(f"{name}: {count}" for name, count in counts.items())
+    assert repr(manifest) == f"Manifest({manifest.path!r}, 10 classes, examples: {{{summary}}})"

@@ -55,9 +55,9 @@ def test_an_operation_is_tensorflow_s(name):
         place = np.random.default_rng(int(10 * magnitude)).random(2, np.float32)
         for pixels, sign in itertools.product(pictures(height, width), (-1.0, 1.0)):
             expected = theirs(tf.constant(pixels), tf.constant(sign), tf.constant(place)).numpy()
-            before, found = pixels.copy(), ours(pixels, sign, place)
-            assert found.dtype == np.uint8
-            np.testing.assert_array_equal(found, expected, f"{magnitude}, {pixels.shape}, {sign}")
+            before, actual = pixels.copy(), ours(pixels, sign, place)
+            assert actual.dtype == np.uint8
+            np.testing.assert_array_equal(actual, expected, f"{magnitude}, {pixels.shape}, {sign}")
             np.testing.assert_array_equal(pixels, before)
 
 
@@ -66,9 +66,9 @@ def test_gray_is_tensorflow_s_for_every_color():
     levels = np.arange(256, dtype=np.uint8)
     for red in range(256):
         pixels = np.stack(np.broadcast_arrays(np.uint8(red), levels[:, None], levels), -1)
-        found = augmentations.operations(0, 0, 0)["color"](pixels, 1.0, np.zeros(2, np.float32))
+        actual = augmentations.operations(0, 0, 0)["color"](pixels, 1.0, np.zeros(2, np.float32))
         theirs = augment.operations(0, 0, 0)["color"](tf.constant(pixels), tf.constant(1.0), None)
-        np.testing.assert_array_equal(found, theirs)
+        np.testing.assert_array_equal(actual, theirs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,12 +82,12 @@ def test_an_augmentation_is_tensorflow_s(text, dtype):
         seeds, images = random.integers(-(2**62), 2**62, [12, 2]), pictures(height, width)
         if dtype != "uint8":
             images.append((random.random([height, width, 3]) * 300 - 20).astype(np.float32))  # as users' may be
-        for seed, drawn, image in zip(seeds, ours.draw(seeds), itertools.cycle(images), strict=False):
+        for seed, draw, image in zip(seeds, ours.draw(seeds), itertools.cycle(images), strict=False):
             image = image.astype(DTYPES[dtype])
-            found, expected = ours.apply(image, drawn), theirs(tf.constant(image), tf.constant(seed)).numpy()
-            assert (found.dtype, found.shape) == (image.dtype, image.shape)
-            np.testing.assert_array_equal(found, expected, f"{image.shape}, {seed}")
-            np.testing.assert_array_equal(ours(image, seed), found)
+            actual, expected = ours.apply(image, draw), theirs(tf.constant(image), tf.constant(seed)).numpy()
+            assert (actual.dtype, actual.shape) == (image.dtype, image.shape)
+            np.testing.assert_array_equal(actual, expected, f"{image.shape}, {seed}")
+            np.testing.assert_array_equal(ours(image, seed), actual)
 
 
 def test_an_augmentation_in_a_graph_of_tf_data_is_the_same():
@@ -96,9 +96,9 @@ def test_an_augmentation_in_a_graph_of_tf_data_is_the_same():
         ours, theirs = find_augmentation(text), augment.find_augment(text)
         assert ours is not None
         assert theirs is not None
-        made = tf.data.Dataset.from_tensor_slices(seeds).map(lambda seed, f=theirs: f(tf.constant(image), seed))
-        expected = made.batch(len(seeds)).get_single_element()
-        np.testing.assert_array_equal([ours.apply(image, drawn) for drawn in ours.draw(seeds)], expected)
+        dataset = tf.data.Dataset.from_tensor_slices(seeds).map(lambda seed, f=theirs: f(tf.constant(image), seed))
+        expected = dataset.batch(len(seeds)).get_single_element()
+        np.testing.assert_array_equal([ours.apply(image, draw) for draw in ours.draw(seeds)], expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,18 +107,18 @@ def test_color_jitter_in_any_order_of_its_sums_is_at_most_a_level_away(size, dty
     """Where a CPU adds up in another order, e.g. without fused multiply-adds: float64 stands for all of these."""
     jitter = ColorJitter(1, 1, 1)
     seeds = np.random.default_rng(0).integers(-(2**62), 2**62, [30, 2])
-    for drawn, image in zip(jitter.draw(seeds), itertools.cycle(pictures(*size)), strict=False):
+    for draw, image in zip(jitter.draw(seeds), itertools.cycle(pictures(*size)), strict=False):
         image = image.astype(DTYPES[dtype])
-        pixels, (bright, contrasted, saturated) = image.astype(np.float64), 2 * drawn.astype(np.float64)
+        pixels, (bright, contrasted, saturated) = image.astype(np.float64), 2 * draw.astype(np.float64)
         gray = pixels @ augmentations.GREY
         expected = bright * (contrasted * (saturated * pixels + (1 - saturated) * gray[..., None] - gray.mean()))
         expected = np.clip(expected + bright * gray.mean(), 0, 255)
-        found = jitter.apply(image, drawn).astype(np.float64)
+        actual = jitter.apply(image, draw).astype(np.float64)
         if dtype == "uint8":
-            assert abs(found - np.rint(expected)).max() <= 1
-            assert (found != np.rint(expected)).mean() < 0.001
+            assert abs(actual - np.rint(expected)).max() <= 1
+            assert (actual != np.rint(expected)).mean() < 0.001
         else:
-            assert abs(found - expected).max() < (0.001 if dtype == "float32" else 0.501)  # half of 1, bfloat16's step
+            assert abs(actual - expected).max() < (0.001 if dtype == "float32" else 0.501)  # half of 1, bfloat16's step
 
 
 def test_many_seeds_draw_what_one_draws():
@@ -162,7 +162,7 @@ def test_a_user_s_function_is_none_of_them():
     assert augment.find_augment(mine) is mine
     assert augment.find_augment(None) is None
     seed = seed_for(tf.constant([1, 2], tf.int64), "augment")
-    own, image = RandAugment(1, 9, cutout_const=3), pictures(8, 8)[0]
-    wrapped = augment.find_augment(own)
+    augmentation, image = RandAugment(1, 9, cutout_const=3), pictures(8, 8)[0]
+    wrapped = augment.find_augment(augmentation)
     assert wrapped is not None
-    np.testing.assert_array_equal(wrapped(tf.constant(image), seed), own(image, seed.numpy()))
+    np.testing.assert_array_equal(wrapped(tf.constant(image), seed), augmentation(image, seed.numpy()))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.dataset_writer import write_dataset
 from support.numbered_dataset import write_numbered
 from support.permutation import hashed, permuted
-from support.training_input import AUGMENTED, WHOLE, batches, images, same
+from support.training_input import AUGMENTED, UNCROPPED, batches, images, same
 from tpu_input import InputConfig, make_train_input_fn, training_order
 from tpu_input.pipeline import order as order_module
 from tpu_input.pipeline.caching import cache_bytes
@@ -23,22 +23,22 @@ from tpu_input.pipeline.order import BalancedOrder
 # Records of each class: one class with a single record, one without any, one of each size between.
 COUNTS = (40, 1, 0, 7, 100, 2)
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(6), COUNTS)).tolist()
-BALANCED = dataclasses.replace(WHOLE, sampling="balanced")
+BALANCED = dataclasses.replace(UNCROPPED, sampling="balanced")
 
 
 def stream(labels: list[int], seed: int, positions: int) -> list[int]:
     """The documented order, in the simplest way: a turn after the other, in each a record of each class."""
-    members = [[n for n, label in enumerate(labels) if label == of] for of in sorted(set(labels))]
-    taken: list[int] = []
+    members = [[n for n, label in enumerate(labels) if label == class_label] for class_label in sorted(set(labels))]
+    records: list[int] = []
     for turn in itertools.count():
-        if len(taken) >= positions:
-            return taken[:positions]
+        if len(records) >= positions:
+            return records[:positions]
         key = hashed(hashed((turn + hashed(seed)) % 2**64))
         for place in range(len(members)):
             number = permuted(place, len(members), key)
-            own = members[number]
-            within = hashed((hashed((turn // len(own) + hashed(seed)) % 2**64) + number + 1) % 2**64)
-            taken.append(own[permuted(turn % len(own), len(own), within)])
+            group = members[number]
+            within = hashed((hashed((turn // len(group) + hashed(seed)) % 2**64) + number + 1) % 2**64)
+            records.append(group[permuted(turn % len(group), len(group), within)])
     raise AssertionError
 
 
@@ -57,46 +57,46 @@ def test_the_order_is_turns_of_classes_and_rounds_of_their_records(lanes):
 
 @pytest.mark.parametrize("lanes", [1, 24])
 def test_at_every_step_classes_and_records_of_a_class_have_come_equally_often_or_once_more(lanes):
-    seen, labels = np.zeros(len(LABELS), np.int64), np.array(LABELS)
+    counts, labels = np.zeros(len(LABELS), np.int64), np.array(LABELS)
     for step in order(lanes).batches(0, 1500 // lanes):
-        np.add.at(seen, step, 1)
-        by_class = np.bincount(labels, weights=seen)[[0, 1, 3, 4, 5]]
+        np.add.at(counts, step, 1)
+        by_class = np.bincount(labels, weights=counts)[[0, 1, 3, 4, 5]]
         assert by_class.max() - by_class.min() <= 1
         for label in set(LABELS):
-            assert np.ptp(seen[labels == label]) <= 1
-    assert seen[labels == 1] > 20 * seen[labels == 4].max()
+            assert np.ptp(counts[labels == label]) <= 1
+    assert counts[labels == 1] > 20 * counts[labels == 4].max()
 
 
 def test_classes_and_records_come_in_a_new_random_order_each_time():
-    taken = order(1).batches(0, 5 * 4000).ravel()
+    numbers = order(1).batches(0, 5 * 4000).ravel()
     # Which class comes at which place of a turn: 5 x 5 counts of 800 each. 55.0 is the 0.9999 quantile of chi² with 16
     # degrees of freedom, those of a table of permutations, and then some.
-    classes = np.array(LABELS)[taken].reshape(-1, 5)
+    classes = np.array(LABELS)[numbers].reshape(-1, 5)
     table = np.array([[(classes[:, place] == label).sum() for place in range(5)] for label in (0, 1, 3, 4, 5)])
     assert ((table - 800) ** 2 / 800).sum() < 55
     # In which of seven turns a record of class 3 comes: 7 x 7 counts of 4000 / 7 / 7.
-    rounds = taken[np.array(LABELS)[taken] == 3][: 7 * 571].reshape(-1, 7)
+    rounds = numbers[np.array(LABELS)[numbers] == 3][: 7 * 571].reshape(-1, 7)
     records = np.flatnonzero(np.array(LABELS) == 3)
     table = np.array([[(rounds[:, place] == record).sum() for place in range(7)] for record in records])
     assert ((table - 571 / 7) ** 2 / (571 / 7)).sum() < 80
     assert not (order(1, seed=4).batches(0, 100) == order(1).batches(0, 100)).all()
 
 
-@pytest.mark.parametrize("num_hosts", [1, *(pytest.param(of, marks=pytest.mark.long) for of in range(2, 9))])
+@pytest.mark.parametrize("num_hosts", [1, *(pytest.param(count, marks=pytest.mark.long) for count in range(2, 9))])
 def test_hosts_read_what_the_order_says_from_any_step_on(tmp_path, num_hosts):
     manifest = write_numbered(tmp_path / "d", (60, 1, 89), labels=LABELS)
     lanes = 24 if 24 % num_hosts == 0 else num_hosts * 3
     expected = order(lanes).batches(5, 9)
-    of = training_order(manifest, lanes, seed=3, sampling="balanced")
+    record_order = training_order(manifest, lanes, seed=3, sampling="balanced")
     for host in {0, num_hosts - 1}:
         positions = range(host * lanes // num_hosts, (host + 1) * lanes // num_hosts)
-        read = lane_records(manifest, "train", of, positions, 5, 14)
-        found = [(int(number), int(record.split(b":")[0])) for number, record in read.as_numpy_iterator()]
-        assert [record for _, record in found] == expected[:, positions.start : positions.stop].ravel().tolist()
-        assert all(number % len(LABELS) == record for number, record in found)
-        in_memory = lane_numbers(of, positions, 5).take(len(found))
-        assert [tuple(map(int, each)) for each in in_memory.as_numpy_iterator()] == found
-    assert len(found) == 9 * lanes // num_hosts
+        read = lane_records(manifest, "train", record_order, positions, 5, 14)
+        pairs = [(int(number), int(record.split(b":")[0])) for number, record in read.as_numpy_iterator()]
+        assert [record for _, record in pairs] == expected[:, positions.start : positions.stop].ravel().tolist()
+        assert all(number % len(LABELS) == record for number, record in pairs)
+        in_memory = lane_numbers(record_order, positions, 5).take(len(pairs))
+        assert [tuple(map(int, pair)) for pair in in_memory.as_numpy_iterator()] == pairs
+    assert len(pairs) == 9 * lanes // num_hosts
 
 
 @pytest.fixture(scope="module")
@@ -111,49 +111,49 @@ def rare(digits, tmp_path_factory):
 
 
 @pytest.fixture(
-    params=["files", *(pytest.param(of, marks=pytest.mark.long) for of in ("memory", "records", "decoded"))]
+    params=["files", *(pytest.param(cache, marks=pytest.mark.long) for cache in ("memory", "records", "decoded"))]
 )
-def kept(request, monkeypatch):
+def cache_options(request, monkeypatch):
     """Where the records are read from, as options of InputConfig."""
     if request.param != "memory":
         monkeypatch.setattr(order_module, "_IN_MEMORY_BYTES", 0)
     return {"cache": request.param} if request.param in ("records", "decoded") else {}
 
 
-@pytest.mark.parametrize("num_hosts", [2, *(pytest.param(of, marks=pytest.mark.long) for of in (1, 3, 4, 6, 8))])
-def test_the_batches_of_any_number_of_hosts_from_any_step_on_are_those_of_one(rare, kept, num_hosts):
-    config = dataclasses.replace(BALANCED, **kept)
-    whole = batches(rare, config, 4, batch_size=24)
-    assert [np.bincount(labels).tolist() for _, labels in whole] == [[8, 8, 8]] * 4
+@pytest.mark.parametrize("num_hosts", [2, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 3, 4, 6, 8))])
+def test_the_batches_of_any_number_of_hosts_from_any_step_on_are_those_of_one(rare, cache_options, num_hosts):
+    config = dataclasses.replace(BALANCED, **cache_options)
+    expected = batches(rare, config, 4, batch_size=24)
+    assert [np.bincount(labels).tolist() for _, labels in expected] == [[8, 8, 8]] * 4
     hosts = [
         batches(rare, config, 2, start_step=2, batch_size=24 // num_hosts, host=host, num_hosts=num_hosts)
         for host in range(num_hosts)
     ]
     parts = [
-        (np.concatenate([of[step][0] for of in hosts]), np.concatenate([of[step][1] for of in hosts]))
+        (np.concatenate([part[step][0] for part in hosts]), np.concatenate([part[step][1] for part in hosts]))
         for step in (0, 1)
     ]
-    assert same(parts, whole[2:])
+    assert same(parts, expected[2:])
 
 
 def test_wherever_records_are_kept_the_batches_are_the_same(rare, monkeypatch):
     config = dataclasses.replace(AUGMENTED, sampling="balanced", scaled_decode=False)  # decoded images are not scaled
-    found = [batches(rare, config, 3, batch_size=24)]
+    results = [batches(rare, config, 3, batch_size=24)]
     monkeypatch.setattr(order_module, "_IN_MEMORY_BYTES", 0)
     for cache in (None, "records", "decoded"):
-        found.append(batches(rare, dataclasses.replace(config, cache=cache), 3, batch_size=24))
-    assert all(same(one, found[0]) for one in found[1:])
+        results.append(batches(rare, dataclasses.replace(config, cache=cache), 3, batch_size=24))
+    assert all(same(one, results[0]) for one in results[1:])
 
 
 def test_an_example_gets_another_crop_each_time_it_comes(rare):
     config = dataclasses.replace(AUGMENTED, crop_area=(0.1, 1.0), sampling="balanced")
-    taken = batches(rare, config, 3, batch_size=24)
-    assert len(set(images(taken))) > 70  # of 72, of which 24 show three digits
+    steps = batches(rare, config, 3, batch_size=24)
+    assert len(set(images(steps))) > 70  # of 72, of which 24 show three digits
 
 
 def test_a_cache_takes_the_memory_of_the_whole_split_on_each_host(rare):
-    of_all = cache_bytes(rare, "train", Host(0, 4), InputConfig(8, cache="records", sampling="balanced"))
-    assert of_all == rare.split("train").num_bytes
+    num_bytes = cache_bytes(rare, "train", Host(0, 4), InputConfig(8, cache="records", sampling="balanced"))
+    assert num_bytes == rare.split("train").num_bytes
 
 
 def test_corrupt_records_are_counted_by_epoch(rare):
@@ -161,7 +161,7 @@ def test_corrupt_records_are_counted_by_epoch(rare):
     config = dataclasses.replace(BALANCED, on_corrupt="skip", max_corrupt=30)
     config_of_labels = dataclasses.replace(rare, classes=("0", "1"))  # so that class 2 is outside the classes
     dataset = make_train_input_fn(config_of_labels, config)({"batch_size": 24})
-    weights = np.concatenate([of["weight"] for of, _ in dataset.take(6).as_numpy_iterator()])
+    weights = np.concatenate([features["weight"] for features, _ in dataset.take(6).as_numpy_iterator()])
     assert weights.sum() == 2 * 6 * 24 / 3
     fewer = make_train_input_fn(config_of_labels, dataclasses.replace(config, max_corrupt=15))({"batch_size": 24})
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_corrupt=15"):

@@ -24,8 +24,8 @@ def measured(**changed) -> Measured:
     in_all = zip(STAGES, (0.1, 0.2, 0.3, 0.8, 0.9, 0.95, 1.0), strict=True)
     costs = {name: Cost(1000 / cpu_ms, cpu_ms) for name, cpu_ms in in_all}
     others = {"echo=2": Cost(1600, 0.6), "deterministic=False": Cost(1010, 0.99)}
-    found = Measured(costs, Cost(1100, 0.8), others, ('cache="decoded" needs 9 GB',), 1, 900_000_000, 400_000_000)
-    return dataclasses.replace(found, **changed)
+    measurement = Measured(costs, Cost(1100, 0.8), others, ('cache="decoded" needs 9 GB',), 1, 900_000_000, 400_000_000)
+    return dataclasses.replace(measurement, **changed)
 
 
 @pytest.mark.long
@@ -40,13 +40,13 @@ def test_the_benchmark_measures_every_stage_and_says_so_in_numbers(digits_datase
         "--dtype=bfloat16",
     ]
     assert __main__.main(["benchmark", digits_dataset.path, *flags, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found["stages"]) == STAGES
-    assert found["cores_needed"] == pytest.approx(3 * found["stages"]["layout"]["cpu_ms"])
+    results = json.loads(capsys.readouterr().out)
+    assert list(results["stages"]) == STAGES
+    assert results["cores_needed"] == pytest.approx(3 * results["stages"]["layout"]["cpu_ms"])
     tried = ["echo=2", "dtype='uint8'", "layout='NHWC'", "deterministic=False", "cache='records'", "cache='decoded'"]
-    assert sorted(found["changes"]) == sorted([*tried, "stored smaller (convert --resize_shorter=18)"])
-    assert all(cost["cpu_ms"] > 0 for cost in (*found["stages"].values(), *found["changes"].values()))
-    assert found["peak_bytes"] >= found["start_bytes"] > 0  # equal if tests before this one took more
+    assert sorted(results["changes"]) == sorted([*tried, "stored smaller (convert --resize_shorter=18)"])
+    assert all(cost["cpu_ms"] > 0 for cost in (*results["stages"].values(), *results["changes"].values()))
+    assert results["peak_bytes"] >= results["start_bytes"] > 0  # equal if tests before this one took more
 
 
 def test_what_a_cache_leaves_out_is_not_measured(digits_dataset):
@@ -59,9 +59,14 @@ def test_what_a_cache_leaves_out_is_not_measured(digits_dataset):
 
 def test_stored_smaller_is_the_same_images_at_another_size(digits_dataset, tmp_path):
     sample = sampled(digits_dataset, "train")
-    found, not_tried = changes(digits_dataset, InputConfig(16), "train", 8, sample, str(tmp_path))
+    variants, not_tried = changes(digits_dataset, InputConfig(16), "train", 8, sample, str(tmp_path))
     assert not not_tried
-    assert next(iter(found["stored smaller (convert --resize_shorter=18)"].make()))[0]["image"].shape == (8, 16, 16, 3)
+    assert next(iter(variants["stored smaller (convert --resize_shorter=18)"].make()))[0]["image"].shape == (
+        8,
+        16,
+        16,
+        3,
+    )
     larger, _ = changes(digits_dataset, InputConfig(64), "train", 8, sample, str(tmp_path))
     assert not any("stored" in name for name in larger)
     assert min(decode_whole(RecordSource(digits_dataset, "train")[0].encoded).shape[:2]) > 18
@@ -69,8 +74,8 @@ def test_stored_smaller_is_the_same_images_at_another_size(digits_dataset, tmp_p
 
 def test_a_cache_that_would_not_fit_is_said_and_not_tried(digits_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("tpu_input.pipeline.caching.available_bytes", lambda: 1000)
-    found, not_tried = changes(digits_dataset, InputConfig(64), "train", 8, [], str(tmp_path))
-    assert not any("cache" in name for name in found)
+    variants, not_tried = changes(digits_dataset, InputConfig(64), "train", 8, [], str(tmp_path))
+    assert not any("cache" in name for name in variants)
     assert [line.split(" ")[0] for line in not_tried] == ['cache="records"', 'cache="decoded"']
 
 
@@ -112,9 +117,9 @@ def test_a_mistake_is_one_line(tmp_path, capsys, flags, message):
     except SystemExit as stopped:
         code = stopped.code
     assert code == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert message in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_an_option_that_the_input_refuses_is_one_line(digits_dataset, capsys):

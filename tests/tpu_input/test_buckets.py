@@ -74,5 +74,5 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
 def test_a_forked_process_has_a_client_of_its_own():
     environment = os.environ | {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}  # nobody is asked who we are
     command = [sys.executable, "-W", "ignore", "-c", FORKED]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["True", "False"], done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.stdout.split() == ["True", "False"], result.stderr

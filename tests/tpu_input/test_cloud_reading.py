@@ -86,8 +86,8 @@ def numbered(gs_session, tmp_path_factory) -> str:
     """The URI of a dataset of 800 records in 4 shards."""
     manifest = write_numbered(tmp_path_factory.mktemp("numbered") / "dataset", (200,) * 4, RECORD_BYTES)
     split = dataclasses.replace(manifest.split("train"), class_counts=(800, 0))
-    whole = dataclasses.replace(manifest, classes=("a", "b"), splits={"train": split})
-    (Path(manifest.path) / "manifest.json").write_text(whole.to_json())
+    labelled_manifest = dataclasses.replace(manifest, classes=("a", "b"), splits={"train": split})
+    (Path(manifest.path) / "manifest.json").write_text(labelled_manifest.to_json())
     uri = f"{gs_session.cloud.make_bucket()}/numbered"
     gs_session.cloud.upload(manifest.path, uri)
     return uri

@@ -39,7 +39,7 @@ print(*split_positions(Manifest.from_json(open(sys.argv[1]).read(), sys.argv[2])
 
 
 # Reads the manifest and a batch, and writes DALI's index; there is no TensorFlow.
-WHOLE = """
+PROGRAM = """
 import sys
 sys.modules["tensorflow"] = None
 import tpu_input
@@ -61,8 +61,8 @@ def test_a_record_of_a_bucket_is_one_request_for_its_own_bytes(gs, digits_datase
     assert (code, out.split()) == (0, [local[number].key for number in numbers]), err
     shards = digits_dataset.split("train").shards
     every = [position for shard in shards for position in read_positions(digits_dataset.path, shard)]
-    wanted = [f"bytes={offset}-{offset + length - 1}" for offset, length in map(every.__getitem__, numbers)]
-    assert sorted(request.headers["range"] for request in gs.proxy.reads(".tfrecord")) == sorted(wanted)
+    ranges = [f"bytes={offset}-{offset + length - 1}" for offset, length in map(every.__getitem__, numbers)]
+    assert sorted(request.headers["range"] for request in gs.proxy.reads(".tfrecord")) == sorted(ranges)
     assert len(gs.proxy.reads("lengths.parquet")) == 1
     assert len(gs.proxy.requests) == 1 + len(numbers)
 
@@ -70,12 +70,12 @@ def test_a_record_of_a_bucket_is_one_request_for_its_own_bytes(gs, digits_datase
 def test_a_bucket_is_read_and_its_index_written_without_tensorflow(gs, digits_dataset):
     dataset = f"{gs.cloud.make_bucket()}/digits"
     gs.cloud.upload(digits_dataset.path, dataset)
-    code, out, err = gs.run("-c", WHOLE, dataset)
+    code, out, err = gs.run("-c", PROGRAM, dataset)
     source = TrainSource(digits_dataset, InputConfig(image_size=16), 4)
     labels = " ".join(str(source[number]["label"]) for number in range(4))
     assert (code, out) == (0, f"{labels} 84\n11 index files in {dataset}/index\n"), err
     assert gs.cloud.get(f"{dataset}/index/train-00003-of-00009.idx").startswith(b"0 ")
-    code, _, err = gs.run("-c", WHOLE, "gs://no-such-bucket/digits")
+    code, _, err = gs.run("-c", PROGRAM, "gs://no-such-bucket/digits")
     assert (code, err.splitlines()[-1]) == (
         *(1, "ValueError: bucket 'no-such-bucket' of 'gs://no-such-bucket/digits' does not exist; check its name"),
     )

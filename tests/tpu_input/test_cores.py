@@ -63,8 +63,8 @@ def test_a_container_sees_its_own_group_as_the_root_of_version_2(tmp_path, quota
 
 
 @pytest.mark.usefixtures("eight_cores")
-@pytest.mark.parametrize(("own", "around", "cores"), [(300, 600, 3), (600, 300, 3), (-1, 150, 2), (250, -1, 3)])
-def test_the_smallest_quota_of_a_group_and_those_around_it_counts(tmp_path, own, around, cores):
+@pytest.mark.parametrize(("inner", "outer", "cores"), [(300, 600, 3), (600, 300, 3), (-1, 150, 2), (250, -1, 3)])
+def test_the_smallest_quota_of_a_group_and_those_around_it_counts(tmp_path, inner, outer, cores):
     def files(name: str, percent: int, version: int) -> dict[str, str]:
         if version == 2:
             return {f"{name}/cpu.max": f"{percent}000 100000" if percent > 0 else "max 100000"}
@@ -76,9 +76,11 @@ def test_the_smallest_quota_of_a_group_and_those_around_it_counts(tmp_path, own,
         (1, "sys/fs/cgroup/cpu,cpuacct", "4:cpu,cpuacct:/a.slice/b.slice/job\n1:name=systemd:/x\n0::/x\n", None),
     ):
         mount = mount or "/ /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct"
-        named = files(f"{folder}/a.slice/b.slice/job", own, version) | files(f"{folder}/a.slice", around, version)
+        quota_files = files(f"{folder}/a.slice/b.slice/job", inner, version) | files(
+            f"{folder}/a.slice", outer, version
+        )
         (tmp_path / str(version)).mkdir()
-        assert cores_of(tmp_path / str(version), groups, [mount], named) == cores
+        assert cores_of(tmp_path / str(version), groups, [mount], quota_files) == cores
 
 
 @pytest.mark.usefixtures("eight_cores")
@@ -136,11 +138,11 @@ def real_groups() -> Iterator[tuple[Path, Path]]:
     """A control group of this machine's, and one in it, of the version that this machine has."""
     name = f"jpeg2tpu-test-{uuid.uuid4().hex}"
     for top in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup")):
-        outer, made = top / name, list[Path]()
+        outer, groups = top / name, list[Path]()
         try:
             for group in (outer, outer / "inner"):
                 group.mkdir()
-                made.append(group)
+                groups.append(group)
                 if group == outer and (outer / "cgroup.subtree_control").exists():
                     (outer / "cgroup.subtree_control").write_text("+cpu")
             if not any((outer / file).exists() for file in ("cpu.max", "cpu.cfs_quota_us")):
@@ -150,7 +152,7 @@ def real_groups() -> Iterator[tuple[Path, Path]]:
         except OSError:
             continue
         finally:
-            for group in reversed(made):
+            for group in reversed(groups):
                 group.rmdir()
     pytest.skip("this machine lets no control group be made")
 

@@ -66,19 +66,19 @@ def test_a_truncated_shard_is_named(dataset_copy, make):
         epoch(dataset_copy, make)
 
 
-def damage(folder: Path, record: int, at: int) -> None:
+def damage(folder: Path, record: int, position: int) -> None:
     """Flips a byte of a record's frame: 8 bytes of length, 4 of checksum, the payload, 4 of its checksum."""
     data, offset = bytearray((folder / SHARD).read_bytes()), 0
     for _ in range(record):
         offset += 8 + 4 + int.from_bytes(data[offset : offset + 8], "little") + 4
-    data[offset + at] ^= 0xFF
+    data[offset + position] ^= 0xFF
     (folder / SHARD).write_bytes(data)
 
 
 @pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
-@pytest.mark.parametrize("at", [0, 9, 12 + 50], ids=["length", "checksum", "payload"])
-def test_a_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, make, at):
-    damage(dataset_copy, 10, at)
+@pytest.mark.parametrize("position", [0, 9, 12 + 50], ids=["length", "checksum", "payload"])
+def test_a_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, make, position):
+    damage(dataset_copy, 10, position)
     mend = f"repair the shard with: jpeg2tpu verify --repair {dataset_copy}"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make)
@@ -91,16 +91,16 @@ def test_a_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, ma
 
 def test_skip_names_a_few_of_the_records_that_damage_has_made_unreadable(dataset_copy, capfd):
     damage(dataset_copy, 10, 100)
-    lost = read_manifest(dataset_copy).split("train").shards[2].num_examples - 10
+    num_unreadable = read_manifest(dataset_copy).split("train").shards[2].num_examples - 10
     total = read_manifest(dataset_copy).split("train").num_examples
-    weight, _ = epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip", max_corrupt=lost))
-    assert weight == total - lost
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("skipped corrupt records, ")]
-    named = [int(number) for line in said for number in re.findall(rf"record (\d+) of {dataset_copy}/{SHARD}", line)]
-    assert set(named) <= set(range(10, 10 + lost))
-    others = [int(number) for line in said for number in re.findall(r"; and (\d+) more$", line)]
-    assert len(named) + sum(others) >= lost  # the last batch has records of the next epoch too
-    assert max(line.count("cannot be read") for line in said) == 3
+    weight, _ = epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip", max_corrupt=num_unreadable))
+    assert weight == total - num_unreadable
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("skipped corrupt records, ")]
+    numbers = [int(number) for line in lines for number in re.findall(rf"record (\d+) of {dataset_copy}/{SHARD}", line)]
+    assert set(numbers) <= set(range(10, 10 + num_unreadable))
+    others = [int(number) for line in lines for number in re.findall(r"; and (\d+) more$", line)]
+    assert len(numbers) + sum(others) >= num_unreadable  # the last batch has records of the next epoch too
+    assert max(line.count("cannot be read") for line in lines) == 3
 
 
 def test_a_missing_shard_is_an_error_even_where_corruption_is_skipped(dataset_copy):
@@ -137,8 +137,8 @@ def test_skip_leaves_one_place_empty_and_all_others_as_they_were(dataset_copy, u
 def test_skip_says_what_it_skipped_and_counts(dataset_copy, capfd):
     rewrite(dataset_copy, changed(label=10))
     epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip"))
-    said = f"skipped corrupt records, 1 in this epoch: record 5 of {dataset_copy}/{SHARD} has label 10"
-    assert said in capfd.readouterr().err
+    message = f"skipped corrupt records, 1 in this epoch: record 5 of {dataset_copy}/{SHARD} has label 10"
+    assert message in capfd.readouterr().err
 
 
 def test_skip_does_not_change_the_order_of_the_others_nor_the_resume(dataset_copy):

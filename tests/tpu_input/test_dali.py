@@ -49,12 +49,12 @@ def test_each_image_and_label_is_read_once(digits_dataset, dataset_copy, num_hos
     if not (environment := os.environ.get("VENV_PEERS")):
         pytest.skip("VENV_PEERS does not name an environment with NVIDIA DALI; run: make test-peers")
     write_dali_index(read_manifest(dataset_copy))
-    python, found = Path(environment, "bin/python").absolute(), list[object]()
+    python, examples = Path(environment, "bin/python").absolute(), list[object]()
     for host in range(num_hosts):
         command = [str(python), "-c", READ, str(dataset_copy), str(host), str(num_hosts)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found += [json.loads(line) for line in done.stdout.splitlines()]
-    assert found == [
+        result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        examples += [json.loads(line) for line in result.stdout.splitlines()]
+    assert examples == [
         [hashlib.sha256(record.encoded).hexdigest(), record.label, [record.height, record.width, 3]]
         for record in records_of(digits_dataset, "train")
     ]

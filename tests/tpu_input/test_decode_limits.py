@@ -43,9 +43,9 @@ def measured(data: bytes, folder: Path, max_pixels: int = MAX_PIXELS) -> tuple[i
     """Returns (bytes before, bytes at most, what became of it) of a process that checks one image."""
     (folder / "image").write_bytes(data)
     arguments = [sys.executable, "-W", "ignore", "-c", CODE, str(folder / "image"), str(max_pixels)]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
-    before, peak, seen = done.stdout.strip().split(" ", 2)
-    return int(before), int(peak), seen
+    result = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
+    before, peak, outcome = result.stdout.strip().split(" ", 2)
+    return int(before), int(peak), outcome
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -89,9 +89,9 @@ def encoded(image: Image.Image, kind: str, **options) -> bytes:
 def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path):
     data = transparent_png(13_300)
     assert len(data) < 1_000_000
-    before, peak, seen = measured(data, tmp_path)
-    assert seen.startswith("too_large: 13300 x 13300 = 176,890,000 pixels, but at most 50,000,000 are decoded")
-    assert "--max_pixels=50000000" in seen
+    before, peak, outcome = measured(data, tmp_path)
+    assert outcome.startswith("too_large: 13300 x 13300 = 176,890,000 pixels, but at most 50,000,000 are decoded")
+    assert "--max_pixels=50000000" in outcome
     assert peak < before + 20_000_000
     answer = stored_image(data)
     assert isinstance(answer, ValueError)
@@ -114,8 +114,8 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path)
 def test_what_inflates_beside_the_pixels_is_refused_before_it_takes_memory(make, reason, tmp_path):
     data = make()
     assert len(data) < 1_000_000
-    before, peak, seen = measured(data, tmp_path)
-    assert seen.startswith(reason)
+    before, peak, outcome = measured(data, tmp_path)
+    assert outcome.startswith(reason)
     assert peak < before + 40_000_000
 
 
@@ -125,8 +125,8 @@ def test_a_tile_may_be_larger_than_its_image(tmp_path):
 
 def test_the_largest_transparent_png_stays_within_the_limit(tmp_path):
     side = int(MAX_PIXELS**0.5)
-    _, peak, seen = measured(transparent_png(side), tmp_path)
-    assert seen == "format PNG"
+    _, peak, outcome = measured(transparent_png(side), tmp_path)
+    assert outcome == "format PNG"
     assert peak < LIMIT
 
 
@@ -221,17 +221,17 @@ def is_locked() -> bool:
 @pytest.mark.parametrize("large", [False, True])
 def test_large_images_are_decoded_one_at_a_time(large, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    seen, decode = [], check._decode
+    locks, decode = [], check._decode
 
     def looked(*arguments):
         with contextlib.suppress(StopIteration):
-            seen.append(is_locked())
+            locks.append(is_locked())
         return decode(*arguments)
 
     monkeypatch.setattr(check, "_decode", looked)
     monkeypatch.setattr(check, "_LARGE_BYTES", 10_000 if large else 10_000_000)
     check_image(encoded(Image.new("RGB", (100, 100)), "PNG"), ImageOptions())
-    assert seen == ([True] if large else [])
+    assert locks == ([True] if large else [])
     assert not large or not is_locked()
 
 

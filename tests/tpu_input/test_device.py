@@ -37,17 +37,17 @@ def normalised(dataset, config):
 
 
 @pytest.fixture(scope="module")
-def plain(digits_dataset):
+def reference(digits_dataset):
     return normalised(digits_dataset, InputConfig(8, "float32")).numpy()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", get_args(Dtype))
-def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, plain, layout, dtype):
+def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, reference, layout, dtype):
     images = normalised(digits_dataset, InputConfig(8, dtype, layout))
     assert images.dtype == tf.float32
     # uint8 rounds to 0.5 and bfloat16 to 0.5 of 255, before the division by a deviation of about 57.
-    np.testing.assert_allclose(images, plain, atol=0.51 / 57)
+    np.testing.assert_allclose(images, reference, atol=0.51 / 57)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_auto_chooses_the_layout_by_the_batch_and_the_device_recognises_it(digit
 @pytest.mark.parametrize("seed", range(5))
 def test_the_fused_decode_gives_the_pixels_of_the_plain_one(seed):
     config, encoded = InputConfig(64, "float32", scaled_decode=False), jpeg(375, 500)
-    for fused, plain in (
+    for fused, unfused in (
         (
             decode_for_training(encoded, [0, seed], config),
             decode_for_training(decode_whole(encoded), [0, seed], config),
         ),
         (decode_for_evaluation(encoded, config), decode_for_evaluation(decode_whole(encoded), config)),
     ):
-        np.testing.assert_allclose(fused, plain, atol=1)
+        np.testing.assert_allclose(fused, unfused, atol=1)
 
 
 def on_tensorflow(images, config):
@@ -95,24 +95,24 @@ def test_from_infeed_gives_the_same_in_every_library(compiled, layout, dtype):
     for batch_size in (3, 8, 9):
         config = InputConfig(8, dtype, layout, mean=(120, 115.5, 104), std=(58.5, 57, 57.25))
         axes = resolved_layout(layout, batch_size)
-        whole = np.random.default_rng(batch_size).uniform(0, 255, (batch_size, 8, 8, 3))
-        images = whole.transpose(["NHWC".index(axis) for axis in axes]).astype(tf.as_dtype(dtype).as_numpy_dtype)
-        plain = from_infeed(images, config)
-        assert type(plain) is np.ndarray
-        assert plain.dtype == np.float32
-        arrived = whole.astype(images.dtype).astype(np.float64)
-        np.testing.assert_allclose(plain, (arrived - config.mean) / config.std, atol=1e-6)
+        pixels = np.random.default_rng(batch_size).uniform(0, 255, (batch_size, 8, 8, 3))
+        images = pixels.transpose(["NHWC".index(axis) for axis in axes]).astype(tf.as_dtype(dtype).as_numpy_dtype)
+        on_numpy = from_infeed(images, config)
+        assert type(on_numpy) is np.ndarray
+        assert on_numpy.dtype == np.float32
+        arrived = pixels.astype(images.dtype).astype(np.float64)
+        np.testing.assert_allclose(on_numpy, (arrived - config.mean) / config.std, atol=1e-6)
         # A compiler may multiply by the reciprocal of a constant.
-        np.testing.assert_allclose(compiled(images, config), plain, rtol=0, atol=5e-7)
+        np.testing.assert_allclose(compiled(images, config), on_numpy, rtol=0, atol=5e-7)
 
 
 def test_a_step_of_several_hosts_is_recognised_in_layout_auto():
     """Each host's part of 8 is laid out HWNC; their global array has 16 along that axis."""
     parts = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
     together = np.concatenate([part.transpose(1, 2, 0, 3) for part in (parts[:8], parts[8:])], axis=2)
-    plain = from_infeed(parts, InputConfig(8))
-    np.testing.assert_array_equal(from_infeed(together, InputConfig(8, layout="auto")), plain)
-    np.testing.assert_array_equal(from_infeed(tf.constant(together), InputConfig(8, layout="auto")), plain)
+    expected = from_infeed(parts, InputConfig(8))
+    np.testing.assert_array_equal(from_infeed(together, InputConfig(8, layout="auto")), expected)
+    np.testing.assert_array_equal(from_infeed(tf.constant(together), InputConfig(8, layout="auto")), expected)
 
 
 def test_numpy_arrays_need_no_tensorflow():
@@ -191,8 +191,8 @@ def test_a_configuration_that_cannot_work_says_what_is_needed(change, message):
 
 @pytest.mark.parametrize("size", [(100, 130), (40, 30)])
 def test_small_and_large_windows_are_resized_alike(monkeypatch, size):
-    made = []
+    results = []
     for cast_up_to in (0, 100):
         monkeypatch.setattr("tpu_input.pipeline.images.CAST_UP_TO", cast_up_to)
-        made.append(decode_for_training(jpeg(*size), [0, 7], InputConfig(32)).numpy().astype(int))
-    assert np.abs(made[0] - made[1]).max() <= 1
+        results.append(decode_for_training(jpeg(*size), [0, 7], InputConfig(32)).numpy().astype(int))
+    assert np.abs(results[0] - results[1]).max() <= 1

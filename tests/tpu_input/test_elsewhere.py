@@ -51,10 +51,10 @@ def test_a_source_has_every_record_by_number(digits_dataset):
     split = digits_dataset.split("train")
     assert len(source) == split.num_examples
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(pickle.loads(pickle.dumps(source)).__getitem__, range(len(source))))
-    assert tuple(Counter(record.label for record in found)[label] for label in range(10)) == split.class_counts
-    assert len({record.key for record in found}) == len(source)
-    assert source[-1] == source[np.int64(len(source) - 1)] == found[-1]
+        records = list(pool.map(pickle.loads(pickle.dumps(source)).__getitem__, range(len(source))))
+    assert tuple(Counter(record.label for record in records)[label] for label in range(10)) == split.class_counts
+    assert len({record.key for record in records}) == len(source)
+    assert source[-1] == source[np.int64(len(source) - 1)] == records[-1]
     with pytest.raises(IndexError, match="record 1464 is out of range: there are 1464 records"):
         source[1464]
 
@@ -98,10 +98,11 @@ def test_grain_s_own_reader_of_tfrecords_reads_our_shards(digits_dataset):
         paths = [f"{digits_dataset.path}/{shard.name}" for shard in split.shards]
         payloads = [payload for path in paths for payload in TFRecordIterDataset(path)]
         examples = [tf.train.Example.FromString(payload).features.feature for payload in payloads]
-        found = [
-            (of["image/encoded"].bytes_list.value[0], of["image/class/label"].int64_list.value[0]) for of in examples
+        pairs = [
+            (features["image/encoded"].bytes_list.value[0], features["image/class/label"].int64_list.value[0])
+            for features in examples
         ]
-        assert found == [(record.encoded, record.label) for record in records_of(digits_dataset, name)]
+        assert pairs == [(record.encoded, record.label) for record in records_of(digits_dataset, name)]
 
 
 def test_dali_s_index_says_where_records_lie(dataset_copy, capsys):

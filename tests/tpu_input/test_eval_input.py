@@ -18,7 +18,7 @@ CONFIG = InputConfig(image_size=8, eval_crop=1.0)
 
 def run(manifest, num_hosts: int, global_batch: int, config: InputConfig = CONFIG, replicas: int = 1):
     """Returns (the real examples that all hosts see as (image, label) counts, weights fed) of one evaluation."""
-    seen, fed = Counter[tuple[str, int]](), 0
+    counts, fed = Counter[tuple[str, int]](), 0
     steps = eval_steps(manifest, "validation", global_batch, num_hosts)
     for index in range(num_hosts):
         params = {"batch_size": global_batch // num_hosts // replicas, "context": Context(index, num_hosts, replicas)}
@@ -28,24 +28,24 @@ def run(manifest, num_hosts: int, global_batch: int, config: InputConfig = CONFI
                 fed += 1
                 assert weight in (0, 1)
                 if weight:
-                    seen[hashlib.sha256(image.tobytes()).hexdigest(), int(label)] += 1
+                    counts[hashlib.sha256(image.tobytes()).hexdigest(), int(label)] += 1
                 else:
                     assert not image.any()
-    return seen, fed
+    return counts, fed
 
 
 @pytest.fixture(scope="module")
 def once(digits_dataset):
-    seen, _ = run(digits_dataset, 1, 333)
-    assert sum(seen.values()) == digits_dataset.split("validation").num_examples == 333
-    return seen
+    counts, _ = run(digits_dataset, 1, 333)
+    assert sum(counts.values()) == digits_dataset.split("validation").num_examples == 333
+    return counts
 
 
 @pytest.mark.parametrize("num_hosts", [1, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 5, 6, 7, 8))])
 @pytest.mark.parametrize("per_host", [1, 7, 64])
 def test_every_example_is_seen_once_over_all_hosts(digits_dataset, once, num_hosts, per_host):
-    seen, fed = run(digits_dataset, num_hosts, num_hosts * per_host)
-    assert seen == once
+    counts, fed = run(digits_dataset, num_hosts, num_hosts * per_host)
+    assert counts == once
     assert fed == eval_steps(digits_dataset, "validation", num_hosts * per_host, num_hosts) * num_hosts * per_host
 
 

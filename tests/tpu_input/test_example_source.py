@@ -39,8 +39,8 @@ def batch(source: Any, step: int, size: int) -> dict[str, np.ndarray]:
 def assert_same(ours: dict[str, np.ndarray], theirs: tuple[dict[str, np.ndarray], np.ndarray]) -> None:
     features, label = theirs
     expected = features | {"label": label}
-    assert {name: (of.dtype, of.shape) for name, of in ours.items()} == {
-        name: (of.dtype, of.shape) for name, of in expected.items()
+    assert {name: (array.dtype, array.shape) for name, array in ours.items()} == {
+        name: (array.dtype, array.shape) for name, array in expected.items()
     }
     for name, values in expected.items():
         np.testing.assert_array_equal(ours[name], values, name)
@@ -155,8 +155,8 @@ def test_a_global_batch_does_not_depend_on_the_number_of_hosts(digits_dataset):
         parts = [
             batch(TrainSource(digits_dataset, CONFIG, size, "train", host, hosts), 3, size) for host in range(hosts)
         ]
-        for name, whole in one.items():
-            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole)
+        for name, values in one.items():
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
 
 
 def test_evaluation_of_whole_images_is_that_of_the_input_fn(digits_dataset):
@@ -178,8 +178,10 @@ def test_evaluation_is_that_of_the_input_fn_and_has_each_example_once(digits_dat
         for step, theirs in enumerate(expected):
             ours = batch(source, step, 30 // hosts)
             assert_same(ours, theirs)
-            kept = ours["weight"] == 1
-            real += zip((of.tobytes() for of in ours["image"][kept]), ours["label"][kept].tolist(), strict=True)
+            is_real = ours["weight"] == 1
+            real += zip(
+                (image.tobytes() for image in ours["image"][is_real]), ours["label"][is_real].tolist(), strict=True
+            )
     assert len(real) == digits_dataset.split("validation").num_examples
     counts = np.bincount([label for _, label in real]).tolist()
     assert counts == list(digits_dataset.split("validation").class_counts)
@@ -293,9 +295,9 @@ def test_grain_s_worker_processes_keep_the_order(digits_dataset, name):
     config = dataclasses.replace(CONFIG, augment=name, image_size=32, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0))
     source = TrainSource(digits_dataset, config, 16, end_step=5)
     expected = list(grain_batches(source))
-    found = list(grain_batches(source, num_workers=2))
-    assert len(found) == len(expected) == 5
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = list(grain_batches(source, num_workers=2))
+    assert len(actual) == len(expected) == 5
+    for ours, theirs in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(ours["label"], theirs["label"])
         # Crops are whole images of 32 x 32, as OpenCV resizes there, if it is installed.
         np.testing.assert_array_equal(ours["image"], theirs["image"])
@@ -317,5 +319,5 @@ def test_the_guide_s_script_with_processes_of_grain_runs_as_it_stands(digits_dat
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, "-W", "ignore", "script.py", digits_dataset.path]
     environment = os.environ | {"PYTHONPATH": str(GUIDE.parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert (done.returncode, done.stdout) == (0, "(64, 32, 32, 3)\n"), done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (result.returncode, result.stdout) == (0, "(64, 32, 32, 3)\n"), result.stderr

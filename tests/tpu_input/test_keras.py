@@ -33,10 +33,10 @@ def test_the_layer_is_from_infeed_and_comes_back_from_its_config(digits_dataset)
     images = np.random.default_rng(0).integers(0, 256, [4, 5, 6, 3], np.uint8)
     layer = Normalize.from_dataset(digits_dataset.path, name="pixels")
     expected = (images - np.array(config.mean)) / np.array(config.std)
-    for each in (layer, Normalize.from_config(layer.get_config()), Normalize(config.mean, config.std)):
-        found = np.asarray(each(images))
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for normalize in (layer, Normalize.from_config(layer.get_config()), Normalize(config.mean, config.std)):
+        actual = np.asarray(normalize(images))
+        assert actual.dtype == np.float32
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(layer(images), tpu_input.from_infeed(images, config))
     assert Normalize.from_config(layer.get_config()).name == "pixels"
     assert not layer.weights
@@ -48,16 +48,16 @@ def test_the_layer_is_from_infeed_and_comes_back_from_its_config(digits_dataset)
 
 def test_evaluate_counts_every_example_once_and_no_padding(digits_dataset):
     model = linear(digits_dataset)
-    whole = load(digits_dataset, "validation", image_size=8, batch_size=333)
-    image, label, _ = next(whole.as_numpy_iterator())
+    one_batch = load(digits_dataset, "validation", image_size=8, batch_size=333)
+    image, label, _ = next(one_batch.as_numpy_iterator())
     logits = model.predict(image, verbose=0).astype(float)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(333), label]
     for batch_size in (100, 400):
-        found = model.evaluate(
+        metrics = model.evaluate(
             load(digits_dataset, "validation", image_size=8, batch_size=batch_size), verbose=0, return_dict=True
         )
-        assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
-        assert found["accuracy"] == pytest.approx((logits.argmax(1) == label).mean(), abs=1e-6)
+        assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+        assert metrics["accuracy"] == pytest.approx((logits.argmax(1) == label).mean(), abs=1e-6)
     static = load(digits_dataset, "validation", image_size=8, batch_size=100, static_batch=True)
     padded = model.evaluate(static, verbose=0, return_dict=True)
     assert padded["accuracy"] == pytest.approx((logits.argmax(1) == label).mean(), abs=1e-6)
@@ -81,8 +81,8 @@ def test_fit_ends_and_a_checkpoint_resumes_the_input(digits_dataset, tmp_path):
     assert step == 8
     rest = load(digits_dataset, image_size=8, batch_size=100, epochs=1, start_step=step)
     model.fit(rest, verbose=0, shuffle=False)
-    for found, expected in zip(model.get_weights(), start.get_weights(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    for actual, expected in zip(model.get_weights(), start.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
     assert [file.name for file in path.parent.iterdir()] == ["checkpoint.keras"]
 
 
@@ -137,8 +137,8 @@ model = keras.Sequential([keras.Input([4, 5, 3], dtype="uint8"), Normalize([1, 2
 np.testing.assert_allclose(model.predict(images, verbose=0), (images - np.array([1, 2, 3])) / [4, 5, 6], rtol=1e-5)
 """
     environment = os.environ | {"KERAS_BACKEND": "jax"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.skipif(not hasattr(keras, "ops"), reason="gradient_accumulation_steps is in Keras 3")
@@ -151,27 +151,27 @@ def test_a_checkpoint_counts_batches_also_where_gradients_are_accumulated(digits
         return model
 
     path, fitting = tmp_path / "checkpoint.keras", {"verbose": 0, "shuffle": False}
-    whole = compiled()
-    whole.fit(load(digits_dataset, image_size=8, batch_size=100), steps_per_epoch=11, **fitting)
+    undisturbed = compiled()
+    undisturbed.fit(load(digits_dataset, image_size=8, batch_size=100), steps_per_epoch=11, **fitting)
     endless = load(digits_dataset, image_size=8, batch_size=100)
     compiled().fit(endless, steps_per_epoch=6, callbacks=[Checkpoint(path, every_steps=3)], **fitting)
     model = keras.models.load_model(path)
     assert trained_steps(model) == 6  # two of them are accumulated, but not applied
     rest = load(digits_dataset, image_size=8, batch_size=100, start_step=trained_steps(model))
     model.fit(rest, steps_per_epoch=5, **fitting)
-    for found, expected in zip(model.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    for actual, expected in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_weights_of_classes_are_those_of_the_examples_and_padding_weighs_nothing(digits_dataset):
     weights = {0: 4.0, 3: 0.0, 9: 0.5}
     for more in ({"epochs": 1}, {"split": "validation", "static_batch": True}):
-        plain = load(digits_dataset, image_size=8, batch_size=100, **more)
+        unweighted = load(digits_dataset, image_size=8, batch_size=100, **more)
         weighted = load(digits_dataset, image_size=8, batch_size=100, class_weight=weights, **more)
-        assert len(plain) == len(weighted)
-        for (_, label, weight), (_, same, found) in zip(*map(tpu_input.as_numpy, (plain, weighted)), strict=True):
+        assert len(unweighted) == len(weighted)
+        for (_, label, weight), (_, same, actual) in zip(*map(tpu_input.as_numpy, (unweighted, weighted)), strict=True):
             np.testing.assert_array_equal(label, same)
-            np.testing.assert_allclose(found, weight * [weights.get(int(number), 1.0) for number in label])
+            np.testing.assert_allclose(actual, weight * [weights.get(int(number), 1.0) for number in label])
     linear(digits_dataset).fit(weighted, verbose=0, shuffle=False)
     for wrong, message in (
         ({10: 1.0}, "has 10; the classes have the numbers 0 to 9"),

@@ -79,15 +79,15 @@ def test_a_killed_run_resumes_exactly_and_evaluates_exactly(digits_dataset, tmp_
     logits, labels = (np.concatenate(values) for values in zip(*pairs, strict=True))
     assert len(labels) == 333
     assert evaluated["accuracy"] == pytest.approx((logits.argmax(1) == labels).mean(), abs=1e-6)
-    of_label = logits[np.arange(333), labels].astype(float)
-    losses = np.log(np.exp(logits.astype(float)).sum(1)) - of_label
+    label_logits = logits[np.arange(333), labels].astype(float)
+    losses = np.log(np.exp(logits.astype(float)).sum(1)) - label_logits
     assert evaluated["loss"] == pytest.approx(losses.mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_the_demo_s_accuracy(digits_dataset, tmp_path, backend):
     pytest.importorskip(backend)
-    done = run(backend, digits_dataset, tmp_path, *DIGITS)
-    assert done.returncode == 0, done.stderr
+    result = run(backend, digits_dataset, tmp_path, *DIGITS)
+    assert result.returncode == 0, result.stderr
     # estimator_app's five seeds, which also choose what is held out, reach 99.12 % to 99.72 % (README).
-    assert ast.literal_eval(done.stdout.splitlines()[-1])["accuracy"] > 0.985
+    assert ast.literal_eval(result.stdout.splitlines()[-1])["accuracy"] > 0.985

@@ -29,22 +29,22 @@ def content_of(lengths: dict[str, np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def of_manifest(manifest: Manifest) -> dict[str, np.ndarray]:
+def framed_lengths(manifest: Manifest) -> dict[str, np.ndarray]:
     """Returns the lengths by shard as its bytes are framed, by another reader than the one that is tested."""
-    found = {}
+    lengths = {}
     for split in manifest.splits.values():
         for shard in split.shards:
             with (Path(manifest.path) / shard.name).open("rb") as file:
-                found[shard.name] = np.array([len(payload) + 16 for _, payload in read_frames(file)])
-    return found
+                lengths[shard.name] = np.array([len(payload) + 16 for _, payload in read_frames(file)])
+    return lengths
 
 
 def offsets_in(manifest: Manifest, split: str) -> list[int]:
-    found = []
+    offsets = []
     for shard in manifest.split(split).shards:
         with (Path(manifest.path) / shard.name).open("rb") as file:
-            found += [offset for offset, _ in read_frames(file)]
-    return found
+            offsets += [offset for offset, _ in read_frames(file)]
+    return offsets
 
 
 @pytest.fixture
@@ -63,18 +63,12 @@ def reads(monkeypatch) -> list[str]:
 
 def test_what_is_written_is_read_in_the_order_of_the_shards():
     lengths = {"b": np.array([40, 16]), "a": np.array([99]), "c": np.array([2**40, 17, 18])}
-    found = parse_lengths(content_of(lengths), 6)
-    assert (found.names, found.begins.tolist()) == (["b", "a", "c"], [0, 2, 3, 6])
-    assert {name: of.tolist() for name, of in found.by_shard().items()} == {
-        name: of.tolist() for name, of in lengths.items()
+    parsed = parse_lengths(content_of(lengths), 6)
+    assert (parsed.names, parsed.begins.tolist()) == (["b", "a", "c"], [0, 2, 3, 6])
+    assert {name: values.tolist() for name, values in parsed.by_shard().items()} == {
+        name: values.tolist() for name, values in lengths.items()
     }
-    assert found.shard_lengths([Shard("c", 3, 2**40 + 35, ""), Shard("b", 2, 56, "")]).tolist() == [
-        2**40,
-        17,
-        18,
-        40,
-        16,
-    ]
+    assert parsed.shard_lengths([Shard("c", 3, 2**40 + 35, ""), Shard("b", 2, 56, "")]).tolist() == [2**40, 17, 18, 40, 16]
     assert parse_lengths(content_of({})).by_shard() == {}
     assert parse_lengths(content_of({})).shard_lengths([]).tolist() == []
 
@@ -92,9 +86,9 @@ def test_a_shard_that_goes_on_in_the_next_group_of_rows_is_one():
     for rows in range(1, 11):
         file = io.BytesIO()
         pq.write_table(table, file, row_group_size=rows)
-        found = parse_lengths(file.getvalue(), 10)
-        assert (found.names, found.begins.tolist()) == ([*"abc"], [0, 3, 7, 10])
-        assert found.lengths.tolist() == [*range(20, 30)]
+        parsed = parse_lengths(file.getvalue(), 10)
+        assert (parsed.names, parsed.begins.tolist()) == ([*"abc"], [0, 3, 7, 10])
+        assert parsed.lengths.tolist() == [*range(20, 30)]
 
 
 def test_offsets_are_those_of_the_records_with_the_file_and_without(digits_dataset, dataset_copy):
@@ -105,14 +99,14 @@ def test_offsets_are_those_of_the_records_with_the_file_and_without(digits_datas
             assert split_offsets(manifest, split).tolist() == expected
             offsets, lengths = split_positions(manifest, split)
             assert offsets.tolist() == expected
-            by_shard = of_manifest(manifest)
+            by_shard = framed_lengths(manifest)
             shards = manifest.split(split).shards
             assert lengths.tolist() == np.concatenate([by_shard[shard.name] for shard in shards]).tolist()
 
 
 def test_many_shards_take_one_read(tmp_path, reads):
     manifest = write_numbered(tmp_path / "numbered", [3] * 400)
-    (tmp_path / "numbered" / LENGTHS_NAME).write_bytes(content_of(of_manifest(manifest)))
+    (tmp_path / "numbered" / LENGTHS_NAME).write_bytes(content_of(framed_lengths(manifest)))
     expected = offsets_in(manifest, "train")
     assert split_offsets(manifest, "train").tolist() == expected
     assert reads == [LENGTHS_NAME]
@@ -135,15 +129,15 @@ def test_a_manifest_of_many_shards_takes_no_status_of_each(tmp_path, monkeypatch
             splits={"train": dataclasses.replace(manifest.split("train"), class_counts=(300, 0))},
         ).to_json()
     )
-    asked, stat = list[str](), os.stat
+    paths, stat = list[str](), os.stat
 
     def noted(path, **options):
-        asked.append(str(path))
+        paths.append(str(path))
         return stat(path, **options)
 
     monkeypatch.setattr(os, "stat", noted)
     read_manifest(tmp_path / "numbered")
-    assert not [path for path in asked if path.endswith(".tfrecord")]
+    assert not [path for path in paths if path.endswith(".tfrecord")]
 
 
 def _table(**columns) -> bytes:
@@ -186,17 +180,17 @@ def test_the_rows_are_counted_before_they_are_loaded(monkeypatch):
 
 def test_a_flipped_bit_is_found_or_changes_nothing():
     lengths = {name: np.random.default_rng(ord(name)).integers(16, 10**5, 50) for name in "abcdef"}
-    content, found_in = content_of(lengths), 0
+    content, num_refused = content_of(lengths), 0
     for place in range(0, len(content), 5):
         flipped = content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
         try:
-            found = parse_lengths(flipped, 300)
+            parsed = parse_lengths(flipped, 300)
         except ValueError:
-            found_in += 1
+            num_refused += 1
             continue
-        assert found.lengths.tolist() == np.concatenate([*lengths.values()]).tolist(), place
-        assert (found.names, found.begins.tolist()) == ([*lengths], [*range(0, 301, 50)]), place
-    assert found_in > len(content) // 10
+        assert parsed.lengths.tolist() == np.concatenate([*lengths.values()]).tolist(), place
+        assert (parsed.names, parsed.begins.tolist()) == ([*lengths], [*range(0, 301, 50)]), place
+    assert num_refused > len(content) // 10
 
 
 def _cut(dataset: Path) -> None:
@@ -213,7 +207,9 @@ def _flip(dataset: Path) -> None:
 def _changed(change):
     def damage(dataset: Path) -> None:
         lengths = parse_lengths((dataset / LENGTHS_NAME).read_bytes()).by_shard()
-        (dataset / LENGTHS_NAME).write_bytes(content_of(change({name: of.copy() for name, of in lengths.items()})))
+        (dataset / LENGTHS_NAME).write_bytes(
+            content_of(change({name: values.copy() for name, values in lengths.items()}))
+        )
 
     return damage
 
@@ -234,9 +230,9 @@ DAMAGES = {
     "empty": (lambda dataset: (dataset / LENGTHS_NAME).write_bytes(b""), "."),
     "a record longer": (_changed(_longer), r"it lists \d+ records in \d+ bytes for shard 'train-00000-of-00009.tfr"),
     "a record moved to the next shard": (_changed(_moved), "for shard 'train-00000-of-00009.tfrecord', which has"),
-    "a shard less": (_changed(lambda of: dict([*of.items()][1:])), r"it has \d+ rows for \d+ records"),
+    "a shard less": (_changed(lambda lengths: dict([*lengths.items()][1:])), r"it has \d+ rows for \d+ records"),
     "a shard of another name": (
-        _changed(lambda of: {name.replace("00001-of", "00009-of"): each for name, each in of.items()}),
+        _changed(lambda lengths: {name.replace("00001-of", "00009-of"): values for name, values in lengths.items()}),
         "it lists 0 records in 0 bytes for shard 'train-00001-of-00009.tfrecord'",
     ),
 }
@@ -250,10 +246,10 @@ def test_a_damaged_file_is_named_with_the_command_that_repairs_it(how, dataset_c
     for read in (split_offsets, split_positions, RecordSource):
         with pytest.raises(ValueError, match=message) as caught:
             read(manifest, "train")
-        said = str(caught.value)
-        assert "\n" not in said
-        assert said.startswith(f"'{dataset_copy}/{LENGTHS_NAME}' does not match '{dataset_copy}': ")
-        assert said.endswith(f"repair it with: jpeg2tpu verify --repair {dataset_copy}")
+        error_text = str(caught.value)
+        assert "\n" not in error_text
+        assert error_text.startswith(f"'{dataset_copy}/{LENGTHS_NAME}' does not match '{dataset_copy}': ")
+        assert error_text.endswith(f"repair it with: jpeg2tpu verify --repair {dataset_copy}")
 
 
 def test_another_manifest_is_refused(dataset_copy):

@@ -18,7 +18,7 @@ from support.app_fixtures import records_of
 from tpu_input import InputConfig, load, make_train_input_fn, read_manifest
 
 # Every crop is the whole image as it is stored, so that an example is known by its pixels.
-WHOLE: dict[str, Any] = {
+UNCROPPED: dict[str, Any] = {
     "image_size": 32,
     "crop_area": (1.0, 1.0),
     "crop_aspect": (1.0, 1.0),
@@ -29,19 +29,19 @@ WHOLE: dict[str, Any] = {
 
 def counted(dataset: tf.data.Dataset) -> Counter[tuple[bytes, int]]:
     """Returns how much each example weighs in all batches."""
-    found: Counter[tuple[bytes, int]] = Counter()
+    counts: Counter[tuple[bytes, int]] = Counter()
     for images, labels, weights in dataset.as_numpy_iterator():
         for image, label, weight in zip(images, labels, weights, strict=True):
-            found[image.tobytes(), int(label)] += int(weight)
-    return +found  # without what weighs nothing
+            counts[image.tobytes(), int(label)] += int(weight)
+    return +counts  # without what weighs nothing
 
 
 @pytest.fixture(scope="module")
 def once(digits_dataset) -> Counter[tuple[bytes, int]]:
     """Every training example once; their number is no multiple of the tests' batches."""
-    found = counted(load(digits_dataset, training=False, **WHOLE))
-    assert found.total() == 1464
-    return found
+    counts = counted(load(digits_dataset, training=False, **UNCROPPED))
+    assert counts.total() == 1464
+    return counts
 
 
 def test_training_is_that_of_the_input_fn_and_endless(digits_dataset):
@@ -63,29 +63,29 @@ def test_training_is_that_of_the_input_fn_and_endless(digits_dataset):
 
 @pytest.mark.parametrize("options", [{}, {"cache": "decoded"}])
 def test_each_example_counts_once_in_each_of_so_many_epochs(digits_dataset, once, options):
-    dataset = load(digits_dataset, batch_size=100, epochs=2, **WHOLE, **options)
+    dataset = load(digits_dataset, batch_size=100, epochs=2, **UNCROPPED, **options)
     assert len(dataset) == 30
     assert counted(dataset) == once + once
 
 
 def test_hosts_share_epochs_and_echoes_count_the_same(digits_dataset, once):
-    options = {"batch_size": 100, "epochs": 1, "echo": 2, **WHOLE}
+    options = {"batch_size": 100, "epochs": 1, "echo": 2, **UNCROPPED}
     hosts = [load(digits_dataset, **options, host=host, num_hosts=2) for host in range(2)]
     assert [len(host) for host in hosts] == [16, 16]
     assert sum(map(counted, hosts), Counter()) == once + once
 
 
 def test_a_resumed_epoch_is_the_rest_of_it(digits_dataset):
-    whole = list(load(digits_dataset, batch_size=100, epochs=1, image_size=8).as_numpy_iterator())
+    epoch = list(load(digits_dataset, batch_size=100, epochs=1, image_size=8).as_numpy_iterator())
     rest = load(digits_dataset, batch_size=100, epochs=1, image_size=8, start_step=9)
-    assert len(rest) == len(whole) - 9 == 6
-    for batch, expected in zip(rest.as_numpy_iterator(), whole[9:], strict=True):
+    assert len(rest) == len(epoch) - 9 == 6
+    for batch, expected in zip(rest.as_numpy_iterator(), epoch[9:], strict=True):
         for values, expected_values in zip(batch, expected, strict=True):
             np.testing.assert_array_equal(values, expected_values)
 
 
 def test_evaluation_is_every_example_once_and_nothing_else(digits_dataset):
-    dataset = load(digits_dataset, "validation", batch_size=100, **WHOLE)
+    dataset = load(digits_dataset, "validation", batch_size=100, **UNCROPPED)
     batches = list(dataset.as_numpy_iterator())
     assert len(dataset) == 4
     assert [len(weight) for _, _, weight in batches] == [100, 100, 100, 33]
@@ -99,7 +99,7 @@ def test_evaluation_is_every_example_once_and_nothing_else(digits_dataset):
 
 
 def test_evaluation_on_hosts_and_in_static_batches(digits_dataset):
-    options = {"batch_size": 64, "num_hosts": 2, **WHOLE}
+    options = {"batch_size": 64, "num_hosts": 2, **UNCROPPED}
     hosts = [load(digits_dataset, "validation", host=host, static_batch=bool(host), **options) for host in range(2)]
     assert [len(host) for host in hosts] == [3, 3]
     assert [host.element_spec[0].shape[0] for host in hosts] == [None, 64]
@@ -111,7 +111,7 @@ def test_evaluation_on_hosts_and_in_static_batches(digits_dataset):
 
 def test_normalized_pixels_have_the_mean_and_deviation_of_the_training_split(digits_dataset):
     # 366 divides the examples, so that the shape of each batch is known.
-    dataset = load(digits_dataset, training=False, batch_size=366, layout="HWCN", normalize=True, **WHOLE)
+    dataset = load(digits_dataset, training=False, batch_size=366, layout="HWCN", normalize=True, **UNCROPPED)
     assert dataset.element_spec[0] == tf.TensorSpec([366, 32, 32, 3], tf.float32)
     images = np.concatenate([image for image, _, _ in dataset.as_numpy_iterator()])
     assert len(images) == 1464
@@ -122,9 +122,9 @@ def test_normalized_pixels_have_the_mean_and_deviation_of_the_training_split(dig
 def test_further_features_come_beside_the_image(digits_dataset):
     manifest = dataclasses.replace(digits_dataset, options={"features": {"image/height": "int"}})
     dataset = load(manifest, "validation", batch_size=300, image_size=8, features=("image/height",))
-    whole, last = ((*inputs.values(), weight) for inputs, _, weight in dataset.as_numpy_iterator())
+    first, last = ((*inputs.values(), weight) for inputs, _, weight in dataset.as_numpy_iterator())
     assert list(dataset.element_spec[0]) == ["image", "image/height"]
-    assert [len(values) for values in (*whole, *last)] == [300] * 3 + [33] * 3
+    assert [len(values) for values in (*first, *last)] == [300] * 3 + [33] * 3
     assert next(iter(dataset))[0]["image/height"].numpy().tolist() == [32] * 300
 
 

@@ -64,10 +64,10 @@ def changed(path: str, value: object) -> str:
     """Returns the manifest as JSON, in which the field at `path` has another value."""
     fields = copy.deepcopy(FIELDS)
     *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]
-    found: Any = fields
+    node: Any = fields
     for part in parents:
-        found = found[part]
-    found[last] = value
+        node = node[part]
+    node[last] = value
     return json.dumps(fields)
 
 
@@ -81,9 +81,9 @@ def test_a_manifest_comes_back_as_it_was_written():
     assert manifest.split("train").shards[1] == Shard("train-00001-of-00003.tfrecord", 4, 900, "0a" * 32)
     assert manifest.split("train").width == (10, 11.0, 12)
     assert manifest.split("validation").class_counts == (1, 2)
-    written = manifest.to_json()
-    assert json.loads(written) == FIELDS
-    assert Manifest.from_json(written, "somewhere") == manifest
+    text = manifest.to_json()
+    assert json.loads(text) == FIELDS
+    assert Manifest.from_json(text, "somewhere") == manifest
 
 
 def test_a_manifest_is_text_for_people_too():

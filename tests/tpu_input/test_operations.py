@@ -59,8 +59,8 @@ def reference():
 
 
 def photographs(side: int) -> list[np.ndarray]:
-    whole = [*load_sample_images().images, skimage.data.astronaut(), skimage.data.coffee()]
-    return [np.asarray(ImageOps.fit(Image.fromarray(image), (side, side))) for image in whole]
+    pictures = [*load_sample_images().images, skimage.data.astronaut(), skimage.data.coffee()]
+    return [np.asarray(ImageOps.fit(Image.fromarray(image), (side, side))) for image in pictures]
 
 
 def test_there_are_the_reference_s_sixteen_and_the_identity(reference):
@@ -108,11 +108,11 @@ def test_no_more_images_are_black_or_flat_than_the_reference_s(reference, magnit
     tf.random.set_seed(0)
     published = tf.function(lambda i: theirs.distort(images[i % 4]))
     ours = tf.function(lambda i: augment.rand_augment(2, magnitude)(images[i % 4], tf.stack([np.int64(0), i])))
-    found, expected = (
+    actual, expected = (
         destroyed([make(tf.constant(i, tf.int64)).numpy() for i in range(number)]) for make in (ours, published)
     )
     # A share of 2 % has a standard deviation of 0.4 %.
-    assert (found <= expected + 0.012).all(), (found, expected)
+    assert (actual <= expected + 0.012).all(), (actual, expected)
 
 
 @pytest.mark.parametrize("make", [lambda: augment.rand_augment(2, 30), augment.auto_augment])
@@ -128,7 +128,7 @@ def test_range_shape_and_dtype_stay(dtype, make):
 def outcomes(policy: list[list[tuple[str, float, int]]], pixels: np.ndarray) -> dict[bytes, float]:
     """Returns what AutoAugment can make of an image, with the probability of each."""
     names, translate = {theirs: ours for ours, theirs in NAMES.items()}, 250 * len(pixels) / 224
-    found: dict[bytes, float] = collections.defaultdict(float)
+    probabilities: dict[bytes, float] = collections.defaultdict(float)
     for sub_policy in policy:
         images = {pixels.tobytes(): 1 / len(policy)}
         for name, probability, magnitude in sub_policy:
@@ -138,11 +138,11 @@ def outcomes(policy: list[list[tuple[str, float, int]]], pixels: np.ndarray) -> 
                 image = tf.constant(np.frombuffer(content, np.uint8).reshape(pixels.shape))
                 images[content] += share * (1 - probability)
                 for sign in (-1.0, 1.0):
-                    made = operation(image, tf.constant(sign), tf.zeros([2])).numpy().tobytes()
-                    images[made] += share * probability / 2
+                    result = operation(image, tf.constant(sign), tf.zeros([2])).numpy().tobytes()
+                    images[result] += share * probability / 2
         for content, share in images.items():
-            found[content] += share
-    return {content: share for content, share in found.items() if share}
+            probabilities[content] += share
+    return {content: share for content, share in probabilities.items() if share}
 
 
 def test_auto_augment_s_table_is_the_reference_s(reference):

@@ -17,12 +17,12 @@ from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, mix
 
 SHARDS = [(3940, 10), (1,) * 50, (547, 548, 548, 1), (5, 3), (300,) * 10, (700, 1, 2300)]
-OF_FILES = [(3940, 10), (1,) * 50, (700, 1, 2300)]
+SHARD_COUNTS = [(3940, 10), (1,) * 50, (700, 1, 2300)]
 
 
 def stream(num_examples: int, num_lanes: int, block: int, seed: int, epochs: int) -> list[int]:
     """The documented order, in the simplest way: blocks are permuted, put in a line, and the line is cut into lanes."""
-    taken = []
+    records = []
     for epoch in range(epochs):
         key = hashed((epoch + hashed(seed)) % 2**64)
         full = num_examples // block
@@ -33,16 +33,16 @@ def stream(num_examples: int, num_lanes: int, block: int, seed: int, epochs: int
         lengths = [num_examples // num_lanes + (lane < num_examples % num_lanes) for lane in range(num_lanes)]
         ends = list(itertools.accumulate(lengths))
         cut = [line[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        taken += [record for row in itertools.zip_longest(*cut) for record in row if record is not None]
-    return taken
+        records += [record for row in itertools.zip_longest(*cut) for record in row if record is not None]
+    return records
 
 
 def read(manifest, order, positions, start, steps):
     """The records that a host reads, [steps, positions]."""
     dataset = lane_records(manifest, "train", order, positions, start).take(steps * len(positions))
-    found = [(int(of), int(record.split(b":")[0])) for of, record in dataset.as_numpy_iterator()]
-    assert all(of % order.num_examples == number for of, number in found)
-    return np.array([number for _, number in found]).reshape(steps, len(positions))
+    pairs = [(int(position), int(record.split(b":")[0])) for position, record in dataset.as_numpy_iterator()]
+    assert all(position % order.num_examples == number for position, number in pairs)
+    return np.array([number for _, number in pairs]).reshape(steps, len(positions))
 
 
 def test_the_hash_is_splitmix64():
@@ -60,7 +60,7 @@ def test_the_order_is_permuted_blocks_cut_into_lanes(counts, num_lanes):
     assert order.batches(0, steps).ravel().tolist() == expected[: steps * num_lanes]
 
 
-@pytest.mark.parametrize("counts", [(5, 3), *(pytest.param(of, marks=pytest.mark.long) for of in OF_FILES)])
+@pytest.mark.parametrize("counts", [(5, 3), *(pytest.param(sizes, marks=pytest.mark.long) for sizes in SHARD_COUNTS)])
 def test_hosts_read_what_the_order_says_from_any_step_on(tmp_path, counts):
     manifest, order = write_numbered(tmp_path / "d", counts), Order(sum(counts), 24, seed=3)
     an_epoch = order.num_examples // 24
@@ -69,11 +69,11 @@ def test_hosts_read_what_the_order_says_from_any_step_on(tmp_path, counts):
         expected = order.batches(start, steps)
         for host in range(num_hosts):
             positions = range(host * 24 // num_hosts, (host + 1) * 24 // num_hosts)
-            found = read(manifest, order, positions, start, steps)
-            assert (found == expected[:, positions.start : positions.stop]).all()
+            actual = read(manifest, order, positions, start, steps)
+            assert (actual == expected[:, positions.start : positions.stop]).all()
 
 
-@pytest.mark.parametrize("num_hosts", [pytest.param(of, marks=pytest.mark.long) for of in (1, 2, 8)] + [64])
+@pytest.mark.parametrize("num_hosts", [pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 8)] + [64])
 @pytest.mark.parametrize("counts", [(3940, 10), (1,) * 100, (10,) * 30])
 def test_at_every_step_no_record_has_come_more_than_once_more_often_than_another(tmp_path, counts, num_hosts):
     manifest, order = write_numbered(tmp_path / "d", counts), Order(sum(counts), 64, seed=1)
@@ -84,12 +84,12 @@ def test_at_every_step_no_record_has_come_more_than_once_more_often_than_another
         for host in sorted({0, num_hosts // 2, num_hosts - 1})
     ]
     expected = order.batches(0, steps)
-    for host, found in zip(sorted({0, num_hosts // 2, num_hosts - 1}), hosts, strict=True):
-        assert (found == expected[:, host * per_host : (host + 1) * per_host]).all()
-    seen = np.zeros(order.num_examples, np.int64)
+    for host, actual in zip(sorted({0, num_hosts // 2, num_hosts - 1}), hosts, strict=True):
+        assert (actual == expected[:, host * per_host : (host + 1) * per_host]).all()
+    num_reads = np.zeros(order.num_examples, np.int64)
     for step in expected:
-        np.add.at(seen, step, 1)
-        assert seen.max() - seen.min() <= 1
+        np.add.at(num_reads, step, 1)
+        assert num_reads.max() - num_reads.min() <= 1
 
 
 def test_records_in_memory_come_in_the_same_order_as_from_files(tmp_path):
@@ -98,8 +98,8 @@ def test_records_in_memory_come_in_the_same_order_as_from_files(tmp_path):
     for positions, start in ((range(8), 0), (range(2, 6), 9)):
         from_files = lane_records(manifest, "train", order, positions, start).take(100)
         numbers = lane_numbers(order, positions, start).take(100)
-        assert [int(of) for of, _ in from_files.as_numpy_iterator()] == [
-            int(of) for of, _ in numbers.as_numpy_iterator()
+        assert [int(number) for number, _ in from_files.as_numpy_iterator()] == [
+            int(number) for number, _ in numbers.as_numpy_iterator()
         ]
 
 
@@ -107,27 +107,30 @@ def test_records_in_memory_come_in_the_same_order_as_from_files(tmp_path):
 def test_shares_of_a_cache_hold_every_record_equally_often_at_every_step(num_examples, num_hosts):
     shares = [Share(num_examples, host, num_hosts) for host in range(num_hosts)]
     steps = 3 * num_examples * num_examples // num_hosts if num_examples < 100 else 2000
-    taken = [
-        [int(of) % num_examples for of, _ in shuffled(share, 5, 0).take(steps).as_numpy_iterator()] for share in shares
+    positions = [
+        [int(position) % num_examples for position, _ in shuffled(share, 5, 0).take(steps).as_numpy_iterator()]
+        for share in shares
     ]
-    seen = np.zeros(num_examples, np.int64)
-    for step in zip(*taken, strict=True):
-        np.add.at(seen, list(step), 1)
-        assert seen.max() - seen.min() <= 1
+    counts = np.zeros(num_examples, np.int64)
+    for step in zip(*positions, strict=True):
+        np.add.at(counts, list(step), 1)
+        assert counts.max() - counts.min() <= 1
 
 
 def test_two_records_that_two_hosts_keep_meet_in_few_epochs():
     shares = [Share(200, host, 2) for host in range(2)]
-    taken = [[int(of) for of, _ in shuffled(share, 5, 0).take(2000).as_numpy_iterator()] for share in shares]
-    met = Counter((one % 200, other % 200) for one, other in zip(*taken, strict=True))
+    positions = [
+        [int(position) for position, _ in shuffled(share, 5, 0).take(2000).as_numpy_iterator()] for share in shares
+    ]
+    met = Counter((one % 200, other % 200) for one, other in zip(*positions, strict=True))
     assert max(met.values()) <= 4  # of 20 epochs; each of the 100 * 100 pairs meets in 0.2 of them on average
 
 
 @pytest.mark.parametrize("start", [1, 4, 5, 100])
 def test_a_share_begins_at_any_step(start):
     share = Share(23, 2, 5)
-    whole = list(shuffled(share, 5, 0).take(start + 20).as_numpy_iterator())
-    assert whole[start:] == list(shuffled(share, 5, start).take(20).as_numpy_iterator())
+    expected = list(shuffled(share, 5, 0).take(start + 20).as_numpy_iterator())
+    assert expected[start:] == list(shuffled(share, 5, start).take(20).as_numpy_iterator())
 
 
 def epoch_records(order: Order, epoch: int) -> np.ndarray:
@@ -161,9 +164,9 @@ def test_how_often_two_records_meet_is_spread_as_in_a_true_permutation():
 
     def pairs(orders):
         together = Counter[int]()
-        for of in orders:
-            step = np.empty(len(of), np.int64)
-            step[of] = np.arange(len(of)) // 64
+        for permutation in orders:
+            step = np.empty(len(permutation), np.int64)
+            step[permutation] = np.arange(len(permutation)) // 64
             together.update(int(n) for n in np.flatnonzero(step[:2048] == step[2048:]))
         return np.var([together[n] for n in range(2048)])
 
@@ -191,8 +194,8 @@ def test_a_lane_that_ends_reads_what_the_order_says_and_nothing_else(tmp_path, s
     manifest, order = write_numbered(tmp_path / "d", counts, payload_bytes=5000), Order(sum(counts), 8, seed=3)
     dataset = lane_records(manifest, "train", order, range(2, 6), start, end)
     before = read_so_far()
-    found = [int(record.split(b":")[0]) for _, record in dataset.as_numpy_iterator()]
-    assert np.array_equal(np.reshape(found, [-1, 4]), order.batches(start, end - start)[:, 2:6])
+    records = [int(record.split(b":")[0]) for _, record in dataset.as_numpy_iterator()]
+    assert np.array_equal(np.reshape(records, [-1, 4]), order.batches(start, end - start)[:, 2:6])
     # Where an epoch begins or ends, a lane reads the rest of a block; it has nine of them.
     most = sum(len(record) + 16 for _, record in dataset.as_numpy_iterator()) * 9 / 8 + 100_000
     assert read_so_far() - before <= 2 * most
@@ -204,11 +207,11 @@ def test_lanes_of_few_records_read_nothing_else_though_they_cut_blocks(tmp_path)
     assert order.block_records == 5
     dataset = lane_records(manifest, "train", order, range(20, 60), 0, 39)  # three epochs of thirteen steps
     before = read_so_far()
-    found = [record for _, record in dataset.as_numpy_iterator()]
+    records = [record for _, record in dataset.as_numpy_iterator()]
     read = read_so_far() - before
-    numbers = np.reshape([int(record.split(b":")[0]) for record in found], [-1, 40])
+    numbers = np.reshape([int(record.split(b":")[0]) for record in records], [-1, 40])
     assert np.array_equal(numbers, order.batches(0, 39)[:, 20:60])
-    assert read <= 1.02 * sum(len(record) + 16 for record in found)
+    assert read <= 1.02 * sum(len(record) + 16 for record in records)
 
 
 def read_so_far() -> int:
@@ -221,7 +224,7 @@ def test_visits_of_a_service_hold_every_record_once_an_epoch(num_examples, lanes
     order = Order(num_examples, lanes, seed=2)
     assert order.block_records == block
     visits = np.arange(order.num_blocks, 3 * order.num_blocks, dtype=np.uint64)
-    blocks = zip(*(of.tolist() for of in order.blocks(visits)), strict=True)
-    found = [(epoch, first + n) for epoch, first, count in blocks for n in range(count)]
-    assert sorted(found) == [(epoch, number) for epoch in (1, 2) for number in range(num_examples)]
-    assert found[:num_examples] != sorted(found[:num_examples])
+    blocks = zip(*(column.tolist() for column in order.blocks(visits)), strict=True)
+    records = [(epoch, first + n) for epoch, first, count in blocks for n in range(count)]
+    assert sorted(records) == [(epoch, number) for epoch in (1, 2) for number in range(num_examples)]
+    assert records[:num_examples] != sorted(records[:num_examples])

@@ -60,8 +60,8 @@ def pillow(image: Image.Image, size: int, resize: str) -> np.ndarray:
 def test_evaluation_is_what_pillow_makes_of_the_whole_image(photo, resize, size):
     config = InputConfig(size, resize=resize, mean=MEAN)
     for image in shapes(photo):
-        found = decode_for_evaluation(file_of(image), config).numpy().astype(float)
-        difference = np.abs(found - pillow(image, size, resize))
+        actual = decode_for_evaluation(file_of(image), config).numpy().astype(float)
+        difference = np.abs(actual - pillow(image, size, resize))
         assert difference.max() <= 2  # Pillow rounds after each axis
         assert difference.mean() < 0.6
 
@@ -88,11 +88,11 @@ def test_a_large_jpeg_is_decoded_smaller_and_stays_where_it_is(resize, sides):
         data = file_of(Image.fromarray(np.repeat(values.round().astype(np.uint8)[..., None], 3, 2)), "JPEG")
         config = InputConfig(100, "float32", resize=resize, mean=MEAN)
         scaled = decode_for_evaluation(data, config).numpy()
-        whole = decode_for_evaluation(data, dataclasses.replace(config, scaled_decode=False)).numpy()
-        shown = (whole != np.array(MEAN, np.float32)).any(-1)
-        assert ((scaled != np.array(MEAN, np.float32)).any(-1) == shown).all()
+        unscaled = decode_for_evaluation(data, dataclasses.replace(config, scaled_decode=False)).numpy()
+        is_image = (unscaled != np.array(MEAN, np.float32)).any(-1)
+        assert ((scaled != np.array(MEAN, np.float32)).any(-1) == is_image).all()
         step = 255 / max(1, round(length * 100 / max(sides)) if resize == "pad" else 100)
-        assert np.abs(scaled - whole)[shown].max() < 0.5 * step + 3
+        assert np.abs(scaled - unscaled)[is_image].max() < 0.5 * step + 3
 
 
 def published(config: InputConfig, draws: np.ndarray) -> tuple[float, float, float, float]:
@@ -117,10 +117,10 @@ def test_training_draws_the_part_that_the_published_rule_gives_of_the_squashed_i
 ):
     config = InputConfig(8, resize=resize, crop_area=areas, crop_aspect=aspects)
     for draws in np.random.default_rng(0).random([40, 4, 10], np.float32):
-        monkeypatch.setattr(tf.random, "stateless_uniform", lambda *_, of=draws: tf.constant(of))
-        found = random_window(tf.constant([*shape, 3]), tf.constant([0, 0], tf.int64), config).numpy()
+        monkeypatch.setattr(tf.random, "stateless_uniform", lambda *_, values=draws: tf.constant(values))
+        actual = random_window(tf.constant([*shape, 3]), tf.constant([0, 0], tf.int64), config).numpy()
         expected = np.array(published(config, draws)) * np.tile(shape, 2)
-        assert np.abs(found - expected).max() <= 2  # pixels, of up to 9,000
+        assert np.abs(actual - expected).max() <= 2  # pixels, of up to 9,000
 
 
 @pytest.mark.parametrize("resize", ["pad", "squash"])
@@ -128,8 +128,8 @@ def test_training_on_whole_images_sees_what_evaluation_sees(photo, resize):
     config = InputConfig(40, resize=resize, mean=MEAN, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)
     for image in shapes(photo):
         for data in (file_of(image), file_of(image, "JPEG")):
-            seen = decode_for_training(data, tf.constant([0, 1], tf.int64), config)
-            np.testing.assert_array_equal(seen, decode_for_evaluation(data, config))
+            actual = decode_for_training(data, tf.constant([0, 1], tf.int64), config)
+            np.testing.assert_array_equal(actual, decode_for_evaluation(data, config))
 
 
 def test_training_pads_a_part_as_evaluation_pads_the_whole(photo):
@@ -157,16 +157,16 @@ def test_each_way_shows_another_part_of_a_long_image(photo):
     flag = Image.new("RGB", (300, 100), (255, 255, 255))
     flag.paste((255, 0, 0), (0, 0, 90, 100))
     flag.paste((0, 0, 255), (210, 0, 300, 100))
-    found = {
+    images = {
         resize: decode_for_evaluation(file_of(flag), InputConfig(30, resize=resize, mean=MEAN)).numpy()
         for resize in ("crop", "pad", "squash")
     }
-    assert (found["crop"] == 255).all()
+    assert (images["crop"] == 255).all()
     for resize, height in (("pad", 10), ("squash", 30)):
-        image = found[resize]
+        image = images[resize]
         assert (image == (255, 0, 0)).all(-1).sum() == pytest.approx(9 * height, abs=height)
         assert (image == (0, 0, 255)).all(-1).sum() == pytest.approx(9 * height, abs=height)
-    assert (found["pad"] == COLOR).all(-1).sum() == 600
+    assert (images["pad"] == COLOR).all(-1).sum() == 600
 
 
 def test_the_longer_side_decides_how_much_smaller_a_padded_image_is_decoded():

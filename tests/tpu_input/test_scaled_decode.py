@@ -60,9 +60,9 @@ def test_the_pixels_are_nearer_to_those_of_pillow_than_without(photo, size):
     expected = np.asarray(image.crop(centre(image, 0.875)).resize((size, size), Image.Resampling.BILINEAR), np.float32)
     config = InputConfig(size, "float32")
     scaled = decode_for_evaluation(photo, config)
-    whole = decode_for_evaluation(photo, dataclasses.replace(config, scaled_decode=False))
+    unscaled = decode_for_evaluation(photo, dataclasses.replace(config, scaled_decode=False))
     assert difference(scaled, expected) < 3.5
-    assert difference(scaled, expected) < 0.8 * difference(whole, expected)
+    assert difference(scaled, expected) < 0.8 * difference(unscaled, expected)
     assert abs((scaled - expected).numpy().mean((0, 1))).max() < 1  # colors stay; without, 1.3 levels
 
 
@@ -75,11 +75,11 @@ def test_an_image_stays_where_it_is(height, width, subsampling, size, share):
     for axis, length in enumerate((height, width)):
         data = file_of(ramp(height, width, axis), subsampling=subsampling)
         image = decode_for_evaluation(data, InputConfig(size, "float32", eval_crop=share)).numpy()
-        found = image[..., 0].mean(1 - axis) * (length - 1) / 255  # position in the file, in its pixels
+        positions = image[..., 0].mean(1 - axis) * (length - 1) / 255  # position in the file, in its pixels
         step = side / size
         expected = (length - side) // 2 + (np.arange(size) + 0.5) * step - 0.5
         shift = (
-            found - expected
+            positions - expected
         ) / step  # in pixels of the result; 0.5 by rounding, the rest by the file's grey levels
         assert abs(shift).max() < 0.5 + 2 * (length / 255) / step
 
@@ -99,19 +99,19 @@ def test_a_window_that_the_ratio_divides_does_not_move_at_all(ratio):
 def test_training_decodes_what_libjpeg_decodes_at_the_scale_that_fits(photo, size):
     """Pillow's draft() sets libjpeg's scale too; it interpolates chroma and has the slow transform."""
     config = InputConfig(size, "float32", flip=False)
-    seen = set()
+    ratios = set()
     for number in range(12):
         seed = tf.constant([0, number], tf.int64)
         y, x, height, width = random_window(tf.constant([1800, 2400, 3]), seed_for(seed, "window"), config).numpy()
         ratio = next(ratio for ratio in (8, 4, 2, 1) if min(height, width) >= ratio * size)
-        seen.add(ratio)
+        ratios.add(ratio)
         image = Image.open(io.BytesIO(photo))
         image.draft("RGB", (2400 // ratio, 1800 // ratio))
         assert image.size == (2400 // ratio, 1800 // ratio)
         upper, left, lower, right = ((side + ratio // 2) // ratio for side in (y, x, y + height, x + width))
         expected = tf.image.resize(np.asarray(image)[upper:lower, left:right], (size, size))
         assert difference(decode_for_training(photo, seed, config), expected) < 2
-    assert len(seen) == {64: 1, 200: 3, 500: 2}[size]
+    assert len(ratios) == {64: 1, 200: 3, 500: 2}[size]
 
 
 def test_no_window_becomes_smaller_than_the_image_it_is_resized_to():
@@ -141,8 +141,8 @@ def test_every_kind_of_jpeg_is_scaled(photo, kind):
     config = InputConfig(64, "float32")
     scaled = decode_for_evaluation(buffer.getvalue(), config)
     small = pixels.convert("RGB").crop(centre(image, 0.875)).resize((64, 64), Image.Resampling.BOX)
-    whole = decode_for_evaluation(buffer.getvalue(), dataclasses.replace(config, scaled_decode=False))
-    assert difference(scaled, small) < 0.85 * difference(whole, small)
+    unscaled = decode_for_evaluation(buffer.getvalue(), dataclasses.replace(config, scaled_decode=False))
+    assert difference(scaled, small) < 0.85 * difference(unscaled, small)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (120, 100), (63, 500)])

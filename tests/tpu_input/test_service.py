@@ -31,11 +31,11 @@ def dispatcher():
 
 
 def configured(dispatcher, request, **options):
-    given: dict[str, Any] = {"augment": marked} | options
-    return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **given)
+    fields: dict[str, Any] = {"augment": marked} | options
+    return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **fields)
 
 
-def taken(manifest, config, host, num_batches, start_step=0):
+def take_batches(manifest, config, host, num_batches, start_step=0):
     params = {"batch_size": 24, "host": host, "num_hosts": 2}
     dataset = make_train_input_fn(manifest, config, start_step=start_step)(params)
     return list(dataset.take(num_batches).as_numpy_iterator())
@@ -46,10 +46,10 @@ def taken(manifest, config, host, num_batches, start_step=0):
 def test_each_example_comes_once_an_epoch_over_all_hosts(digits_dataset, dispatcher, request):
     total, config = digits_dataset.split("train").num_examples, configured(dispatcher, request)
     with ThreadPoolExecutor(2) as pool:
-        hosts = list(pool.map(lambda host: taken(digits_dataset, config, host, 3 * total // 48), range(2)))
-    seen = Counter(number for batches in hosts for number in numbers(batches))
-    assert set(seen.values()) == {1}  # no example of an epoch came twice
-    assert set(range(total)) <= set(seen)  # and of the first epoch all came
+        hosts = list(pool.map(lambda host: take_batches(digits_dataset, config, host, 3 * total // 48), range(2)))
+    counts = Counter(number for batches in hosts for number in numbers(batches))
+    assert set(counts.values()) == {1}  # no example of an epoch came twice
+    assert set(range(total)) <= set(counts)  # and of the first epoch all came
     labels = Counter(int(label) for batches in hosts for _, labels in batches for label in labels)
     assert set(labels) == set(range(10))
 
@@ -57,7 +57,7 @@ def test_each_example_comes_once_an_epoch_over_all_hosts(digits_dataset, dispatc
 @pytest.mark.long
 def test_a_start_begins_near_its_step(digits_dataset, dispatcher, request):
     total, config = digits_dataset.split("train").num_examples, configured(dispatcher, request)
-    first = numbers(taken(digits_dataset, config, 0, 4, start_step=5 * total // 48 + 1))
+    first = numbers(take_batches(digits_dataset, config, 0, 4, start_step=5 * total // 48 + 1))
     assert {number // total for number in first} <= {5, 6}
 
 
@@ -65,7 +65,7 @@ def test_a_start_begins_near_its_step(digits_dataset, dispatcher, request):
 def test_another_configuration_is_another_job(digits_dataset, dispatcher, request):
     for size in (8, 16):
         config = InputConfig(size, deterministic=False, service=dispatcher, service_job=request.node.name)
-        assert taken(digits_dataset, config, 0, 1)[0][0]["image"].shape == (24, size, size, 3)
+        assert take_batches(digits_dataset, config, 0, 1)[0][0]["image"].shape == (24, size, size, 3)
 
 
 def test_an_augmentation_of_another_name_or_strength_is_another_job(monkeypatch):
@@ -103,14 +103,14 @@ def test_a_corrupt_record_is_named_to_the_host(dataset_copy, dispatcher, request
     rewrite(dataset_copy, changed(label=77))
     manifest = read_manifest(dataset_copy)
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"record 5 of .*{SHARD} has label 77"):
-        taken(manifest, configured(dispatcher, request), 0, 200)
+        take_batches(manifest, configured(dispatcher, request), 0, 200)
 
 
 @pytest.mark.long
 def test_skipping_goes_on_within_its_budget(dataset_copy, dispatcher, request):
     rewrite(dataset_copy, changed(label=77))
     config = configured(dispatcher, request, on_corrupt="skip", max_corrupt=1)
-    batches = taken(read_manifest(dataset_copy), config, 0, 180)
+    batches = take_batches(read_manifest(dataset_copy), config, 0, 180)
     assert 1 <= sum((features["weight"] == 0).sum() for features, _ in batches) <= 4
 
 
@@ -139,5 +139,7 @@ def test_a_second_dispatcher_at_a_port_is_refused(dispatcher, capsys):
 
 def test_a_worker_of_no_dispatcher_s_address_is_refused(capsys):
     assert main(["worker", "--dispatcher=10.0.0.2:5050"]) == 2
-    said = capsys.readouterr().err
-    assert said == "error: service must be the address of a dispatcher, \"grpc://address:port\", got '10.0.0.2:5050'\n"
+    stderr = capsys.readouterr().err
+    assert (
+        stderr == "error: service must be the address of a dispatcher, \"grpc://address:port\", got '10.0.0.2:5050'\n"
+    )

@@ -26,9 +26,9 @@ class Service:
     def _start_dispatcher(self) -> None:
         self._dispatcher = started("tpu_input", "dispatcher", f"--port={self._port}", f"--work_dir={self._folder}")
         assert self._dispatcher.stdout
-        said = self._dispatcher.stdout.readline()
-        assert said.startswith("dispatcher: grpc://")
-        self._port = int(said.rpartition(":")[2])
+        line = self._dispatcher.stdout.readline()
+        assert line.startswith("dispatcher: grpc://")
+        self._port = int(line.rpartition(":")[2])
 
     def restart_dispatcher(self) -> None:
         self._dispatcher.kill()
@@ -40,8 +40,8 @@ class Service:
         new = [started(*command) for _ in range(count)]
         for worker in new:
             assert worker.stdout
-            said = [worker.stdout.readline(), worker.stdout.readline()]
-            assert said == [f"worker: waiting for {self.address}\n", f"worker: connected to {self.address}\n"]
+            lines = [worker.stdout.readline(), worker.stdout.readline()]
+            assert lines == [f"worker: waiting for {self.address}\n", f"worker: connected to {self.address}\n"]
         self.workers += new
 
     def kill_worker(self) -> None:
@@ -73,11 +73,11 @@ def test_a_dispatcher_that_is_started_again_goes_on_and_no_example_comes_twice(d
     service.add_workers(2)
     total = digits_dataset.split("train").num_examples
     batches = batches_of(digits_dataset, service, "restarted")
-    seen = numbers(itertools.islice(batches, total // 24))
+    examples = numbers(itertools.islice(batches, total // 24))
     service.restart_dispatcher()
-    seen += numbers(itertools.islice(batches, 4 * total // 24))
-    assert set(Counter(seen).values()) == {1}
-    assert max(seen) >= 4 * total
+    examples += numbers(itertools.islice(batches, 4 * total // 24))
+    assert set(Counter(examples).values()) == {1}
+    assert max(examples) >= 4 * total
 
 
 @pytest.mark.long
@@ -99,8 +99,8 @@ def test_training_goes_on_when_a_worker_is_killed_and_another_joins(digits_datas
     paths = (f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model", f"--service={service.address}")
     training = started("estimator_app", "train", *paths, *flags, "--train_batch_size=32", "--learning_rate=0.1")
     assert training.stdout
-    said = [training.stdout.readline() for _ in range(2)]
-    assert said[1].startswith("step 100/600: accuracy")
+    lines = [training.stdout.readline() for _ in range(2)]
+    assert lines[1].startswith("step 100/600: accuracy")
     service.kill_worker()
     service.add_workers(1)
     rest, _ = training.communicate()

@@ -37,13 +37,13 @@ def test_the_receiver_takes_pngs_too(digits):
 
 
 def test_the_receiver_is_built_without_autograph(monkeypatch):
-    seen = []
+    statuses = []
 
     def decode(encoded, config):
-        seen.append(tf.__internal__.autograph.control_status_ctx().status.name)
+        statuses.append(tf.__internal__.autograph.control_status_ctx().status.name)
         return decode_for_evaluation(encoded, config)
 
     monkeypatch.setattr("tpu_input.predict.decode_for_evaluation", decode)
     with tf.Graph().as_default():
         make_serving_input_receiver_fn(InputConfig(16))()
-    assert seen == ["DISABLED"]
+    assert statuses == ["DISABLED"]

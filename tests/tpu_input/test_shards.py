@@ -23,7 +23,7 @@ from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import IMAGENET, MNIST, RecordSpec
 from tpu_input.storage import foreign_shards, positions
 
-WHOLE = InputConfig(image_size=28, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False, eval_crop=1.0)
+UNCROPPED = InputConfig(image_size=28, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False, eval_crop=1.0)
 
 
 def pixels(number: int, channels: int = 3) -> np.ndarray:
@@ -49,7 +49,7 @@ def write(folder: Path, images: list[bytes], spec: RecordSpec, split: str = "tra
 
 
 def evaluated(manifest: Manifest, count: int) -> tuple[np.ndarray, list[int]]:
-    dataset = make_eval_input_fn(manifest, WHOLE, split="train")({"batch_size": count})
+    dataset = make_eval_input_fn(manifest, UNCROPPED, split="train")({"batch_size": count})
     features, labels = next(dataset.as_numpy_iterator())
     assert features["weight"].all()
     return features["image"], labels.tolist()
@@ -76,7 +76,7 @@ def test_pngs_are_decoded_also_among_jpegs(tmp_path, spec):
     manifest = manifest_from_shards(write(tmp_path, files, spec), record=spec, classes=10)
     images, _ = evaluated(manifest, 12)
     np.testing.assert_array_equal(images[1::2], np.stack([pixels(n) for n in range(1, 12, 2)]))
-    features, _ = next(make_train_input_fn(manifest, WHOLE)({"batch_size": 12}).as_numpy_iterator())
+    features, _ = next(make_train_input_fn(manifest, UNCROPPED)({"batch_size": 12}).as_numpy_iterator())
     assert {image.tobytes() for image in images} == {image.tobytes() for image in features["image"]}
 
 
@@ -114,7 +114,7 @@ def test_lengths_are_kept_and_read_again_for_what_has_changed(tmp_path, monkeypa
     changed = manifest_from_shards(pattern, record=IMAGENET).split("train").shards
     assert read == [str(tmp_path / "train-00001")]
     assert [shard.num_examples for shard in changed] == [5, 6, 2]
-    assert {name: len(of) for name, of in positions.cached_lengths(str(tmp_path)).items()} == {
+    assert {name: len(lengths) for name, lengths in positions.cached_lengths(str(tmp_path)).items()} == {
         "train-00000": 5,
         "train-00001": 6,
         "train-00002": 2,

@@ -37,14 +37,14 @@ def test_every_image_and_label_of_every_split(dataset_copy, capsys, edition):
     assert f"tfds.builder_from_directory('{dataset_copy}')" in capsys.readouterr().out
     builder = tfds.builder_from_directory(str(dataset_copy))
     assert builder.info.features["image/class/label"].names == list(manifest.classes)
-    for split, of in manifest.splits.items():
-        assert builder.info.splits[split].num_examples == of.num_examples
+    for split, info in manifest.splits.items():
+        assert builder.info.splits[split].num_examples == info.num_examples
         expected = records_of(manifest, split)
         read_config = tfds.ReadConfig(interleave_cycle_length=1)  # in the order of the shards
-        found = list(tfds.as_numpy(builder.as_dataset(split=split, read_config=read_config)))
-        assert [example["image/key"].decode() for example in found] == [record.key for record in expected]
-        assert [example["image/class/label"] for example in found] == [record.label for record in expected]
-        for example, record in list(zip(found, expected, strict=True))[:20]:
+        examples = list(tfds.as_numpy(builder.as_dataset(split=split, read_config=read_config)))
+        assert [example["image/key"].decode() for example in examples] == [record.key for record in expected]
+        assert [example["image/class/label"] for example in examples] == [record.label for record in expected]
+        for example, record in list(zip(examples, expected, strict=True))[:20]:
             pixels = np.asarray(Image.open(io.BytesIO(record.encoded)).convert("RGB"), float)
             assert abs(example["image/encoded"] - pixels).mean() < 3  # decoders differ by some levels
         image, label = next(iter(tfds.as_numpy(builder.as_dataset(split=split, as_supervised=True))))
@@ -82,8 +82,8 @@ def test_what_tfds_cannot_read_is_refused(digits_dataset):
 def test_the_files_are_known_to_be_of_the_dataset(dataset_copy):
     from beam_pipelines.conversion.output_folder import is_dataset_file, optional_files
 
-    written = write_tfds_metadata(read_manifest(dataset_copy))
-    names = {path.rpartition("/")[2] for path in written}
+    paths = write_tfds_metadata(read_manifest(dataset_copy))
+    names = {path.rpartition("/")[2] for path in paths}
     assert names == {"dataset_info.json", "features.json", "image.class.label.labels.txt"} <= set(TFDS_NAMES)
     assert names <= optional_files([])
     assert all(map(is_dataset_file, names))

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support.training_input import AUGMENTED, WHOLE, Context, batches, images, same
+from support.training_input import AUGMENTED, UNCROPPED, Context, batches, images, same
 from tpu_input import InputConfig, RecordSource, make_train_input_fn, training_order
 from tpu_input.pipeline import order
 
 
 @pytest.mark.long
 def test_the_order_is_the_seed_of_the_config_whatever_seed_the_program_has(digits_dataset):
-    caches = [dataclasses.replace(WHOLE, cache=cache) for cache in (None, "records")]
+    caches = [dataclasses.replace(UNCROPPED, cache=cache) for cache in (None, "records")]
     expected = [batches(digits_dataset, config, 2) for config in caches]
     for seed in (0, 5):
         tf.random.set_seed(seed)
@@ -26,8 +26,8 @@ def test_the_order_is_the_seed_of_the_config_whatever_seed_the_program_has(digit
 def test_an_epoch_holds_every_example_once_and_the_next_comes_in_another_order(digits_dataset):
     total = digits_dataset.split("train").num_examples
     assert total % 48 == 24
-    seen = images(batches(digits_dataset, WHOLE, 2 * total // 48))
-    first, second = seen[:total], seen[total : 2 * total]
+    contents = images(batches(digits_dataset, UNCROPPED, 2 * total // 48))
+    first, second = contents[:total], contents[total : 2 * total]
     assert len(set(first)) == total
     assert set(first) == set(second)
     assert first != second
@@ -39,7 +39,9 @@ def test_hosts_see_disjoint_examples_that_make_the_whole_split(digits_dataset, n
     split = digits_dataset.split("train")
     shares = []
     for index in range(num_hosts):
-        dataset = make_train_input_fn(digits_dataset, WHOLE)({"batch_size": 1, "context": Context(index, num_hosts)})
+        dataset = make_train_input_fn(digits_dataset, UNCROPPED)(
+            {"batch_size": 1, "context": Context(index, num_hosts)}
+        )
         epoch = dataset.take(split.num_examples // num_hosts).as_numpy_iterator()
         shares.append({features["image"].tobytes() for features, _ in epoch})
     assert sum(map(len, shares)) == len(set().union(*shares)) == split.num_examples
@@ -69,11 +71,11 @@ def test_crops_differ_between_epochs_and_flips_happen(digits_dataset):
     cropped = InputConfig(image_size=8, flip=False)
     assert len(set(images(batches(digits_dataset, cropped, 2 * total // 48)))) > 1.9 * total
     flipped = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0))
-    plain, mirrored = batches(digits_dataset, WHOLE, 10), batches(digits_dataset, flipped, 10)
+    unflipped, mirrored = batches(digits_dataset, UNCROPPED, 10), batches(digits_dataset, flipped, 10)
     share = np.mean(
         [
             np.array_equal(a, b[:, ::-1])
-            for (x, _), (y, _) in zip(plain, mirrored, strict=True)
+            for (x, _), (y, _) in zip(unflipped, mirrored, strict=True)
             for a, b in zip(x, y, strict=True)
         ]
     )
@@ -84,16 +86,16 @@ def test_crops_differ_between_epochs_and_flips_happen(digits_dataset):
 def test_labels_belong_to_their_images(digits, digits_dataset):
     from tpu_input.pipeline.images import decode_for_training
 
-    known = {}
+    true_labels = {}
     for path in digits.rglob("*.jpg"):
-        image = decode_for_training(path.read_bytes(), [0, 0], WHOLE).numpy().tobytes()
-        known[image] = int(path.parent.name)
-    for batch, labels in batches(digits_dataset, WHOLE, 10):
-        assert [known[image.tobytes()] for image in batch] == labels.tolist()
+        image = decode_for_training(path.read_bytes(), [0, 0], UNCROPPED).numpy().tobytes()
+        true_labels[image] = int(path.parent.name)
+    for batch, labels in batches(digits_dataset, UNCROPPED, 10):
+        assert [true_labels[image.tobytes()] for image in batch] == labels.tolist()
 
 
 def test_more_hosts_than_examples_are_fed_all_the_same(digits_dataset):
-    input_fn = make_train_input_fn(digits_dataset, WHOLE, split="validation")
+    input_fn = make_train_input_fn(digits_dataset, UNCROPPED, split="validation")
     dataset = input_fn({"batch_size": 1, "context": Context(333, 334)}).take(2)
     assert sum(features["weight"].sum() for features, _ in dataset.as_numpy_iterator()) == 2
 
@@ -126,14 +128,14 @@ def test_a_step_holds_the_same_images_on_any_number_of_hosts_also_when_it_change
         return [np.concatenate([images for images, _ in step]) for step in zip(*hosts, strict=True)]
 
     alone = steps(1, 40)
-    for found, expected in zip(steps(2, 25) + steps(4, 15, start_step=25), alone, strict=True):
-        assert np.array_equal(found, expected)
+    for actual, expected in zip(steps(2, 25) + steps(4, 15, start_step=25), alone, strict=True):
+        assert np.array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("block_records", [1, 5, 17])
 def test_a_loader_of_its_own_follows_training_by_the_numbers_of_the_order(digits_dataset, monkeypatch, block_records):
     monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
-    config = dataclasses.replace(WHOLE, block_records=block_records)
+    config = dataclasses.replace(UNCROPPED, block_records=block_records)
     follower = training_order(digits_dataset, batch_size=8, seed=config.seed, block_records=block_records)
     assert follower.block_records == block_records
     source = RecordSource(digits_dataset, "train")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support.training_input import AUGMENTED, WHOLE, Context, batches, images, same
+from support.training_input import AUGMENTED, UNCROPPED, Context, batches, images, same
 from tpu_input import InputConfig, augment, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.pipeline import order
 from tpu_input.pipeline.caching import cache_bytes, check_memory
@@ -42,10 +42,10 @@ def test_a_resumed_run_is_exact_with_caches_and_echoes(digits_dataset, straight,
 @pytest.mark.parametrize("cache", ["records", "decoded"])
 def test_a_cache_keeps_every_example_once_an_epoch_in_another_order_and_freezes_no_crop(digits_dataset, cache):
     total = digits_dataset.split("train").num_examples
-    seen = images(batches(digits_dataset, changed(WHOLE, cache=cache), 2 * total // 48))
-    assert set(seen[:total]) == set(seen[total : 2 * total])
-    assert len(set(seen)) == total
-    assert seen[:total] != seen[total : 2 * total]
+    contents = images(batches(digits_dataset, changed(UNCROPPED, cache=cache), 2 * total // 48))
+    assert set(contents[:total]) == set(contents[total : 2 * total])
+    assert len(set(contents)) == total
+    assert contents[:total] != contents[total : 2 * total]
     cropped = InputConfig(image_size=8, flip=False, cache=cache)
     assert len(set(images(batches(digits_dataset, cropped, 2 * total // 48)))) > 1.9 * total
 
@@ -79,22 +79,22 @@ def test_echoes_are_other_crops_of_the_same_examples_in_consecutive_batches(digi
     echoed = batches(digits_dataset, changed(echo=2), 6)
     assert all(np.array_equal(echoed[n][1], echoed[n + 1][1]) for n in (0, 2, 4))
     assert not np.array_equal(echoed[0][0], echoed[1][0])
-    plain = batches(digits_dataset, AUGMENTED, 3)
-    assert [labels.tolist() for _, labels in plain] == [labels.tolist() for _, labels in echoed[::2]]
+    unechoed = batches(digits_dataset, AUGMENTED, 3)
+    assert [labels.tolist() for _, labels in unechoed] == [labels.tolist() for _, labels in echoed[::2]]
 
 
 @pytest.mark.long
 def test_the_union_of_windows_is_decoded_as_each_alone(digits_dataset):
-    whole = batches(digits_dataset, changed(WHOLE, echo=2), 2)
-    assert np.array_equal(whole[0][0], whole[1][0])
-    assert np.array_equal(whole[0][0], batches(digits_dataset, WHOLE, 1)[0][0])
+    echoed = batches(digits_dataset, changed(UNCROPPED, echo=2), 2)
+    assert np.array_equal(echoed[0][0], echoed[1][0])
+    assert np.array_equal(echoed[0][0], batches(digits_dataset, UNCROPPED, 1)[0][0])
 
 
 @pytest.mark.parametrize("cache", [None, "decoded"])
 def test_the_crops_of_an_image_are_in_different_steps_also_where_a_step_takes_several_batches(digits_dataset, cache):
-    config = changed(WHOLE, echo=2, cache=cache)
-    found = batches(digits_dataset, config, 12, context=Context(0, 1, replicas_per_host=3), batch_size=16)
-    steps = [images(found[begin : begin + 3]) for begin in range(0, 12, 3)]
+    config = changed(UNCROPPED, echo=2, cache=cache)
+    echoed = batches(digits_dataset, config, 12, context=Context(0, 1, replicas_per_host=3), batch_size=16)
+    steps = [images(echoed[begin : begin + 3]) for begin in range(0, 12, 3)]
     assert [len(set(step)) for step in steps] == [48] * 4
     assert steps[0] == steps[1] != steps[2] == steps[3]
 
@@ -106,21 +106,21 @@ def test_no_number_is_left_for_tf_data_to_tune(digits_dataset):
 
 
 def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dataset, monkeypatch):
-    of = digits_dataset.split("train")
-    record, image = of.num_bytes // of.num_examples, 224 * 224 * 3
+    split = digits_dataset.split("train")
+    record, image = split.num_bytes // split.num_examples, 224 * 224 * 3
     config, host = InputConfig(224), Host(batches_per_step=8)
     small = input_bytes(digits_dataset, "train", config, 64, host)
     assert small == {
-        "read": of.num_bytes,
+        "read": split.num_bytes,
         "decode": parallel_decodes() * (record + image),
-        "crop": os.cpu_count() * (of.height[1] * of.width[1] * 3 + 5 * image * 4),
+        "crop": os.cpu_count() * (split.height[1] * split.width[1] * 3 + 5 * image * 4),
         "batches": 18 * 64 * image,
         "cache": 0,
     }
     monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
     lane = 150 * 2**10 + record
     assert input_bytes(digits_dataset, "train", config, 64, host) == small | {"read": 512 * (128 * 2**10 + lane)}
-    larger = dataclasses.replace(of, shards=of.shards * 100)
+    larger = dataclasses.replace(split, shards=split.shards * 100)
     hundredfold = dataclasses.replace(digits_dataset, splits={"train": larger})
     assert input_bytes(hundredfold, "train", config, 64, host) == input_bytes(digits_dataset, "train", config, 64, host)
     bucket = dataclasses.replace(digits_dataset, path="gs://bucket/digits")
@@ -134,9 +134,9 @@ def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dat
 
 def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
     total = digits_dataset.split("train").num_examples
-    seen = images(batches(digits_dataset, changed(WHOLE, deterministic=False), 61))
+    contents = images(batches(digits_dataset, changed(UNCROPPED, deterministic=False), 61))
     # Where an epoch ends, images that are decoded at the same time overtake each other.
-    counts = Counter(seen)
+    counts = Counter(contents)
     assert len(counts) == total
     assert set(counts.values()) <= {1, 2, 3}
     assert sum(count != 2 for count in counts.values()) <= 2 * parallel_decodes()
@@ -154,10 +154,10 @@ def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
     ],
 )
 def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtype):
-    config = changed(WHOLE, augment=function, dtype=dtype)
+    config = changed(UNCROPPED, augment=function, dtype=dtype)
     run = batches(digits_dataset, config, 3)
     assert same(run, batches(digits_dataset, config, 3))
-    assert not same(run, batches(digits_dataset, changed(WHOLE, dtype=dtype), 3))
+    assert not same(run, batches(digits_dataset, changed(UNCROPPED, dtype=dtype), 3))
     assert run[0][0].dtype == dtype
     assert 0 <= run[0][0].min() < run[0][0].max() <= 255
 

@@ -42,12 +42,12 @@ def test_each_image_and_label_is_read_once(digits_dataset, tmp_path):
     shard = f"{digits_dataset.path}/{digits_dataset.split('validation').shards[0].name}"
     command = [str(Path(environment, "bin/python").absolute()), "-c", READ, digits_dataset.path, block, shard]
     python_path = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=python_path)
-    shuffled, in_order, of_shard = done.stdout.splitlines()
+    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=python_path)
+    shuffled, in_order, shard_error = result.stdout.splitlines()
     expected = [
         [hashlib.sha256(record.encoded).hexdigest(), record.label]
         for record in records_of(digits_dataset, "validation")
     ]
     assert json.loads(in_order) == expected
     assert sorted(json.loads(shuffled)) == sorted(expected)
-    assert of_shard == "ReadError"  # a sample of it would make the guide's sentence wrong
+    assert shard_error == "ReadError"  # a sample of it would make the guide's sentence wrong

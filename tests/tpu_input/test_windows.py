@@ -44,11 +44,13 @@ def test_known_draws_give_the_crop_of_the_published_rule(shape: tuple[int, int],
     all_draws[:, :, 9] = np.random.default_rng(1).random([100, 4]) / 4  # the last of ten tries fits where others do not
     all_draws[:, :, 10] = 0  # and no eleventh is made
     expected = [published_for(*shape, areas, aspects, draws) for draws in all_draws]
-    config, found = InputConfig(8, crop_area=areas, crop_aspect=aspects), []
+    config, actual = InputConfig(8, crop_area=areas, crop_aspect=aspects), []
     for draws in all_draws:
-        monkeypatch.setattr(tf.random, "stateless_uniform", lambda size, _, of=draws: tf.constant(of[:, : size[1]]))
-        found.append(tuple(random_window(tf.constant([*shape, 3]), tf.constant([0, 0], tf.int64), config).numpy()))
-    assert found == expected
+        monkeypatch.setattr(
+            tf.random, "stateless_uniform", lambda size, _, values=draws: tf.constant(values[:, : size[1]])
+        )
+        actual.append(tuple(random_window(tf.constant([*shape, 3]), tf.constant([0, 0], tf.int64), config).numpy()))
+    assert actual == expected
 
 
 @pytest.mark.parametrize(
@@ -91,9 +93,9 @@ def test_a_crop_has_the_pixels_of_its_place(encoded, magic_checked, echo):
     record = RecordSpec(encoding="png") if magic_checked and encoded is PNG else RecordSpec()
     quarter = InputConfig(32, crop_area=(0.25, 0.25), crop_aspect=(1.0, 1.0), flip=False, echo=echo, dtype="uint8")
     crops = decode_for_training(encoded, tf.constant([3, 4], tf.int64), quarter, record, magic_checked)
-    found = [places(decoded(encoded), crop.numpy()) for crop in (crops if echo > 1 else [crops])]
-    assert [len(places_of_one) for places_of_one in found] == [1] * echo
-    assert len({places_of_one[0] for places_of_one in found}) == echo
+    matches = [places(decoded(encoded), crop.numpy()) for crop in (crops if echo > 1 else [crops])]
+    assert [len(places_of_one) for places_of_one in matches] == [1] * echo
+    assert len({places_of_one[0] for places_of_one in matches}) == echo
 
 
 @pytest.mark.parametrize("encoded", [JPEG, PNG], ids=["JPEG", "PNG"])
@@ -151,13 +153,13 @@ def test_crops_have_the_published_distribution(shape: tuple[int, int], areas, as
     assert (windows[:, :2] >= 0).all()
     assert (windows[:, 2:] >= 1).all()
     assert (windows[:, :2] + windows[:, 2:] <= shape).all()
-    found, wanted = quantities(windows, shape), quantities(expected, shape)
-    for name in found:
+    actual, reference = quantities(windows, shape), quantities(expected, shape)
+    for name in actual:
         # By chance 0.022 is exceeded once in a thousand times.
-        assert stats.ks_2samp(found[name], wanted[name]).statistic < 0.025, name
+        assert stats.ks_2samp(actual[name], reference[name]).statistic < 0.025, name
     # Area and aspect depend on one another, as large crops fit only with the image's aspect.
     for name, other in (("area", "aspect"), ("area", "x"), ("aspect", "y"), ("x", "y")):
-        ours_, theirs = (stats.spearmanr(of[name], of[other]).statistic for of in (found, wanted))
+        ours_, theirs = (stats.spearmanr(sample[name], sample[other]).statistic for sample in (actual, reference))
         assert abs(ours_ - theirs) < 0.04, (name, other)
 
 

@@ -43,8 +43,8 @@ exec(sys.argv[0]) if kind == "-c" else runpy.run_module(sys.argv[0], run_name="_
 def without_tensorflow(*args: str) -> tuple[int, str, str]:
     """Returns the exit code, stdout and stderr of `python ARGS`."""
     command = [sys.executable, "-W", "ignore", "-c", WITHOUT, *args]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    return done.returncode, done.stdout, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return result.returncode, result.stdout, result.stderr
 
 
 READ = """
@@ -101,9 +101,9 @@ def test_a_dataset_in_another_store_is_to_be_copied(digits_dataset):
 
 @pytest.mark.parametrize("args", [("benchmark", "DATASET"), ("dispatcher",), ("worker", "--dispatcher=grpc://a:1")])
 def test_a_command_that_needs_tensorflow_says_what_to_install_in_a_line(digits_dataset, args):
-    found = without_tensorflow("-m", "tpu_input", *(of.replace("DATASET", digits_dataset.path) for of in args))
+    result = without_tensorflow("-m", "tpu_input", *(arg.replace("DATASET", digits_dataset.path) for arg in args))
     line = "error: TensorFlow is not installed; install it with: pip install 'jpeg2tpu[train]'\n"
-    assert found == (2, "", line)
+    assert result == (2, "", line)
 
 
 # Of Random123, the authors' library: tests/kat_vectors, "philox4x32 10": counter, key, output.
@@ -170,8 +170,8 @@ def test_windows_and_flips_of_a_seed_are_tensorflow_s(options):
     expected = tf.data.Dataset.from_tensor_slices((shapes, seeds)).map(draw).batch(number).get_single_element()
     draws = windows.draw(seeds, config)
     examples = zip(shapes.tolist(), draws.tries, strict=True)
-    found = [windows.random_window(height, width, tries, config) for (height, width), tries in examples]
-    np.testing.assert_array_equal(found, expected[0])
+    actual = [windows.random_window(height, width, tries, config) for (height, width), tries in examples]
+    np.testing.assert_array_equal(actual, expected[0])
     np.testing.assert_array_equal(draws.flips, expected[1])
     assert 0.45 < draws.flips.mean() < 0.55
     assert not windows.draw(seeds[:20], InputConfig(8, flip=False)).flips.any()
@@ -181,13 +181,13 @@ def test_centre_whole_and_scaled_windows_and_padded_sides_are_tensorflow_s():
     random = np.random.default_rng(2)
     for height, width in random.integers(1, 600, [60, 2]).tolist():
         share, ratio = float(random.uniform(0.01, 1)), int(random.choice([2, 4, 8]))
-        found = windows.centre_window(height, width, share)
-        np.testing.assert_array_equal(found, images.centre_window(tf.constant([height, width, 3]), share))
-        scaled = windows.scaled_window(found, ratio)
-        np.testing.assert_array_equal(scaled, images.scaled_window(tf.constant(found), ratio))
-        whole, shape, size = windows.whole_window(height, width), tf.constant([height, width, 3]), int(found[3])
-        np.testing.assert_array_equal(whole, images.whole_window(shape))
-        np.testing.assert_array_equal(windows.padded_sides(whole[2:], size), images.padded_sides(shape[:2], size))
+        centre = windows.centre_window(height, width, share)
+        np.testing.assert_array_equal(centre, images.centre_window(tf.constant([height, width, 3]), share))
+        scaled = windows.scaled_window(centre, ratio)
+        np.testing.assert_array_equal(scaled, images.scaled_window(tf.constant(centre), ratio))
+        full, shape, size = windows.whole_window(height, width), tf.constant([height, width, 3]), int(centre[3])
+        np.testing.assert_array_equal(full, images.whole_window(shape))
+        np.testing.assert_array_equal(windows.padded_sides(full[2:], size), images.padded_sides(shape[:2], size))
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -232,13 +232,13 @@ def resizer(request, monkeypatch) -> str:
     return request.param
 
 
-def assert_pixels(found: np.ndarray, expected: np.ndarray, resizer: str) -> None:
+def assert_pixels(actual: np.ndarray, expected: np.ndarray, resizer: str) -> None:
     """NumPy's resize gives TensorFlow's pixels; OpenCV's differs by the 11 bits of its weights, 0.12 on average."""
     if resizer == "NumPy":
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
         return
-    difference = abs(found.astype(float) - expected)
-    if found.dtype == np.float32:
+    difference = abs(actual.astype(float) - expected)
+    if actual.dtype == np.float32:
         assert difference.max() < 0.01
     else:
         assert difference.max() <= 1
@@ -249,17 +249,17 @@ def assert_pixels(found: np.ndarray, expected: np.ndarray, resizer: str) -> None
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_pixels_of_a_window_are_tensorflow_s(encoded, dtype, resizer):
     for image_size in (8, 40, 64, 224):  # decoded at 1/8 to 1, made smaller and larger
-        all_found, all_expected = [], []
+        all_actual, all_expected = [], []
         for number in range(3):
             config, seed = InputConfig(image_size, dtype, seed=3), np.array([[3, number]])
             draws = windows.draw(seed, config)
             choose = functools.partial(windows.random_window, tries=draws.tries[0], config=config)
-            found = decode_window(encoded, choose, config, bool(draws.flips[0]))
+            actual = decode_window(encoded, choose, config, bool(draws.flips[0]))
             expected = images.decode_for_training(tf.constant(encoded), tf.constant(seed[0]), config, RecordSpec())
-            assert (found.shape, str(found.dtype)) == ((image_size, image_size, 3), dtype)
-            all_found.append(found)
+            assert (actual.shape, str(actual.dtype)) == ((image_size, image_size, 3), dtype)
+            all_actual.append(actual)
             all_expected.append(expected.numpy())
-        assert_pixels(np.array(all_found), np.array(all_expected), resizer)
+        assert_pixels(np.array(all_actual), np.array(all_expected), resizer)
 
 
 STRIPS = {"lying": jpeg(smooth(40, 900)), "standing": jpeg(smooth(601, 3)), "PNG": FILES["PNG"]}
@@ -272,15 +272,18 @@ def test_pixels_of_whole_images_are_tensorflow_s(encoded, dtype, resize, resizer
     for image_size in (9, 40, 224):  # decoded at 1/8 to 1; with an even and an odd number of columns beside the image
         config = InputConfig(image_size, dtype, resize=resize, mean=(200.0, 30.4, 99.6), seed=3)
         expected = [images.decode_for_evaluation(tf.constant(encoded), config)]
-        found, seeds = [decode_window(encoded, windows.whole_window, config)], np.array([[3, of] for of in range(4)])
+        actual, seeds = (
+            [decode_window(encoded, windows.whole_window, config)],
+            np.array([[3, number] for number in range(4)]),
+        )
         draws = windows.draw(seeds, config)
         assert draws.flips.tolist().count(True) in (1, 2, 3)
         for seed, tries, flip in zip(seeds, draws.tries, draws.flips, strict=True):
             choose = functools.partial(windows.random_window, tries=tries, config=config)
-            found.append(decode_window(encoded, choose, config, bool(flip)))
+            actual.append(decode_window(encoded, choose, config, bool(flip)))
             expected.append(images.decode_for_training(tf.constant(encoded), tf.constant(seed), config, RecordSpec()))
-        assert found[0].dtype == dtype
-        assert_pixels(np.array(found), np.array(expected), resizer)
+        assert actual[0].dtype == dtype
+        assert_pixels(np.array(actual), np.array(expected), resizer)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "PNG" not in name])
@@ -288,11 +291,11 @@ def test_a_jpeg_with_fewer_rows_has_the_pixels_of_those(name):
     import simplejpeg
 
     fast = {"fastdct": True, "fastupsample": True}
-    whole = simplejpeg.decode_jpeg(FILES[name], **fast)
-    assert frame_size(FILES[name]) == whole.shape[:2]
-    for rows in (1, 7, 8, 16, 17, len(whole) - 1):
+    pixels = simplejpeg.decode_jpeg(FILES[name], **fast)
+    assert frame_size(FILES[name]) == pixels.shape[:2]
+    for rows in (1, 7, 8, 16, 17, len(pixels) - 1):
         few = simplejpeg.decode_jpeg(with_rows(FILES[name], rows), strict=False, **fast)
-        np.testing.assert_array_equal(few, whole[:rows])
+        np.testing.assert_array_equal(few, pixels[:rows])
 
 
 @pytest.mark.parametrize(
