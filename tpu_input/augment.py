@@ -123,12 +123,18 @@ def rand_augment(
 
 def _rand_augment(rand: RandAugment, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     functions = operations(rand.magnitude, *rand.constants(*image.shape[:2]))
-    pixels = _to_uint8(image)
     layers = tf.random.stateless_uniform([rand.num_layers, 4], seed_for(seed, "rand_augment"))
+
+    def apply_one(pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+        choice, sign = draws[0], tf.where(draws[1] < 0.5, -1.0, 1.0)
+        branches = [_bound(operation, pixels, sign, draws[2:]) for operation in functions.values()]
+        return tf.switch_case(tf.cast(choice * len(functions), tf.int32), branches)
+
+    # A function is in the graph once for all layers, whose operations take most of the time of building the graph.
+    apply = apply_one if tf.executing_eagerly() else tf.function(apply_one, autograph=False)
+    pixels = _to_uint8(image)
     for layer in range(rand.num_layers):
-        choice, sign = layers[layer, 0], tf.where(layers[layer, 1] < 0.5, -1.0, 1.0)
-        branches = [_bound(operation, pixels, sign, layers[layer, 2:]) for operation in functions.values()]
-        pixels = tf.switch_case(tf.cast(choice * len(functions), tf.int32), branches)
+        pixels = apply(pixels, layers[layer])
     return tf.cast(pixels, image.dtype)
 
 

@@ -26,7 +26,14 @@ from tpu_input.pipeline.batches import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_memory, shuffled
 from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
 from tpu_input.pipeline.hosts import Host, check_params
-from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole, for_images_of
+from tpu_input.pipeline.images import (
+    Resize,
+    augment_crops,
+    crop_for_training,
+    decode_for_training,
+    decode_whole,
+    for_images_of,
+)
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, is_in_memory, turns
 from tpu_input.pipeline.reading import finished, no_autograph, records
@@ -155,11 +162,14 @@ def _crops(
     config = for_images_of(config, manifest.split(split))
 
     def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
-        return decode_for_training(encoded, _seed(number, config), config, manifest.record, looked, resize)
+        return crop_for_training(encoded, _seed(number, config), config, manifest.record, looked, resize)
+
+    def augment(crops: Any, number: tf.Tensor) -> Any:
+        return augment_crops(crops, _seed(number, config), config)
 
     one = tf.zeros([config.image_size, config.image_size, 3], config.dtype)
     black = one if config.echo == 1 else (one,) * config.echo
-    return decode_records(dataset, manifest, split, config, crop, black, fetch)
+    return decode_records(dataset, manifest, split, config, crop, black, fetch, augment)
 
 
 def crops_of_decoded(

@@ -31,6 +31,7 @@ from tpu_input.storage.positions import unread, walk_lengths
 # (encoded, number of the example over all epochs, whether has_magic_bytes() returned True)
 # -> [image_size, image_size, 3], or a tuple of them
 Crop = Callable[[tf.Tensor, tf.Tensor, bool], Any]
+Augmented = Callable[[Any, tf.Tensor], Any]  # (what Crop returned, number of the example) -> the same, augmented
 _DECODES_PER_CORE = 2  # records of very different sizes come in order: while a large one is decoded, others wait
 _SERVICE_DECODES = 64
 _MAX_PRINTED = 3  # problems of a batch that are printed: a damaged shard has as many as records
@@ -57,6 +58,7 @@ def decode_records(
     crop: Crop,
     black: Any,
     fetch: Fetch | None = None,
+    augment: Augmented | None = None,
 ) -> tf.data.Dataset:
     """Returns a dataset of ({"image", "weight"}, label), one element per record, corrupt records included.
 
@@ -72,6 +74,8 @@ def decode_records(
       crop: Function that decodes and crops an image.
       black: Replacement for an image that cannot be decoded.
       fetch: Returns the serialized record for the second part of an element; None if that is the record.
+      augment: Function of what `crop` returned; it sees no image that could not be decoded. An error in it is not one
+        of the record. It is not part of `crop`, which is in the graph once for each way to decode.
     """
     attempt, find_place = _attempt(manifest, config, crop, black), locate(manifest, split)
     num_examples = manifest.split(split).num_examples
@@ -106,10 +110,16 @@ def decode_records(
         problem = tf.cond(fine, lambda: "", problem_of)
         if config.on_corrupt == "error":
             with tf.control_dependencies([tf.raw_ops.Assert(condition=fine, data=[problem])]):
-                features = {"image": image, "weight": tf.constant(1.0)} | further(serialized, fine)
-                return features, tf.cast(label, label_dtype(manifest))
+                image = tf.nest.map_structure(tf.identity, image)
+                features = {"weight": tf.constant(1.0)} | further(serialized, fine)
+                label = tf.cast(label, label_dtype(manifest))
+            return {"image": augment(image, number) if augment else image} | features, label
         # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond takes no time.
-        image = tf.cond(fine, lambda: image, lambda: tf.nest.map_structure(tf.zeros_like, image))
+        image = tf.cond(
+            fine,
+            lambda: augment(image, number) if augment else image,
+            lambda: tf.nest.map_structure(tf.zeros_like, image),
+        )
         features = {"image": image, "weight": tf.cast(fine, tf.float32)} | further(serialized, fine)
         features |= {"problem": problem, "epoch": number // epoch_numbers}
         return features, tf.cast(tf.where(fine, label, 0), label_dtype(manifest))

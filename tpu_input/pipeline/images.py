@@ -80,6 +80,8 @@ def whole_window(shape: tf.Tensor) -> tf.Tensor:
 # ([height, width, 3] uint8, its window in pixels of the image at its own size, config) -> image of config.dtype
 Resize = Callable[[tf.Tensor, tf.Tensor, InputConfig], tf.Tensor]
 
+Parts = tuple[list[tf.Tensor], list[tf.Tensor]]  # pixels of windows, at their own size or less; the windows
+
 _OURS = RecordSpec()
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
@@ -107,15 +109,29 @@ def decode_for_training(
       magic_checked: Whether has_magic_bytes() returned True, so that the file type need not be checked again.
       resize: Makes the image from the pixels of its window; None resizes them. The benchmark gives one that does not.
     """
-    if config.echo == 1:
-        seeds = [seed]
-    else:
-        seeds = [tf.stack([seed[0], seed[1] * config.echo + crop]) for crop in range(config.echo)]
+    return augment_crops(crop_for_training(encoded, seed, config, record, magic_checked, resize), seed, config)
+
+
+def crop_for_training(
+    encoded: tf.Tensor,
+    seed: tf.Tensor,
+    config: InputConfig,
+    record: RecordSpec = _OURS,
+    magic_checked: bool = False,
+    resize: Resize | None = None,
+) -> Any:
+    """Returns the crop or crops of decode_for_training(), before they are mirrored and augmented."""
 
     def windows(shape: tf.Tensor) -> list[tf.Tensor]:
-        return [random_window(shape, seed_for(crop_seed, "window"), config) for crop_seed in seeds]
+        return [random_window(shape, seed_for(crop_seed, "window"), config) for crop_seed in _crop_seeds(seed, config)]
 
     images = _crops(encoded, windows, config, record, magic_checked, resize or _resized)
+    return images[0] if config.echo == 1 else tuple(images)
+
+
+def augment_crops(crops: Any, seed: tf.Tensor, config: InputConfig) -> Any:
+    """Returns what crop_for_training() returned, mirrored at random and augmented."""
+    images, seeds = [crops] if config.echo == 1 else list(crops), _crop_seeds(seed, config)
     if config.flip:
         flips = [seed_for(crop_seed, "flip") for crop_seed in seeds]
         images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, flips, strict=True)]
@@ -125,6 +141,13 @@ def decode_for_training(
             for image, crop_seed in zip(images, seeds, strict=True)
         ]
     return images[0] if config.echo == 1 else tuple(images)
+
+
+def _crop_seeds(seed: tf.Tensor, config: InputConfig) -> list[tf.Tensor]:
+    """Returns one seed for each of config.echo crops."""
+    if config.echo == 1:
+        return [seed]
+    return [tf.stack([seed[0], seed[1] * config.echo + crop]) for crop in range(config.echo)]
 
 
 def decode_for_evaluation(
@@ -203,6 +226,7 @@ def _crops(
     resize: Resize,
 ) -> list[tf.Tensor]:
     """Returns one image for each window that `choose` returns for the shape [height, width, 3]."""
+    # The branches of a tf.cond return pixels, so that what follows is in the graph once.
     encoded = tf.convert_to_tensor(encoded)
 
     def decoded(windows: list[tf.Tensor], ratio: int = 1) -> list[tf.Tensor]:
@@ -217,10 +241,10 @@ def _crops(
         covered = decode(encoded, tf.concat([low, high - low], 0))
         return [_part(covered, tf.concat([window[:2] - low, window[2:]], 0)) for window in windows]
 
-    def fused() -> list[tf.Tensor]:
+    def fused() -> Parts:
         windows = choose(tf.io.extract_jpeg_shape(encoded))
         if not config.scaled_decode:
-            return resized(decoded(windows), windows)
+            return decoded(windows), windows
         times = tf.reduce_min([_times_as_large(window, config) for window in windows])
 
         def scaled() -> list[tf.Tensor]:
@@ -231,21 +255,20 @@ def _crops(
         def decoded_at(ratio: int) -> list[tf.Tensor]:
             return decoded([scaled_window(window, ratio) for window in windows], ratio)
 
-        return resized(tf.cond(times >= RATIOS[0], scaled, lambda: decoded(windows)), windows)
+        return tf.cond(times >= RATIOS[0], scaled, lambda: decoded(windows)), windows
 
-    def full() -> list[tf.Tensor]:
+    def full() -> Parts:
         image = decode_whole(encoded, record) if encoded.dtype == tf.string else encoded
         windows = choose(tf.shape(image))
-        return resized([_part(image, window) for window in windows], windows)
-
-    def resized(images: list[tf.Tensor], windows: list[tf.Tensor]) -> list[tf.Tensor]:
-        return [resize(image, window, config) for image, window in zip(images, windows, strict=True)]
+        return [_part(image, window) for window in windows], windows
 
     if record.encoding != "jpeg" or encoded.dtype != tf.string:
-        return full()
-    if magic_checked:
-        return fused()
-    return list(tf.cond(_begins(encoded, _JPEG_BEGIN), fused, full))
+        parts, windows = full()
+    elif magic_checked:
+        parts, windows = fused()
+    else:
+        parts, windows = tf.cond(_begins(encoded, _JPEG_BEGIN), fused, full)
+    return [resize(image, window, config) for image, window in zip(parts, windows, strict=True)]
 
 
 def _times_as_large(window: tf.Tensor, config: InputConfig) -> tf.Tensor:
