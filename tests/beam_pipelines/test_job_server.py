@@ -54,7 +54,7 @@ def photographs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(photographs, tmp_path_factory) -> dict[str, str]:
+def local_files(photographs, tmp_path_factory) -> dict[str, str]:
     """What a local conversion leaves."""
     output = tmp_path_factory.mktemp("whole") / "out"
     convert(options(photographs, output))
@@ -78,10 +78,10 @@ def portable(request, tmp_path_factory) -> Iterator[list[str]]:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "flink-conf.yaml").write_text(AGAIN)
     # Two threads, in each of which Spark may try a task four times.
-    own = {"flink": f"--flink-conf-dir={folder}", "spark": "--spark-master-url=local[2,4]"}[request.param]
+    engine_flag = {"flink": f"--flink-conf-dir={folder}", "spark": "--spark-master-url=local[2,4]"}[request.param]
     port = free_port()
     ports = [f"--job-port={port}", "--artifact-port=0", "--expansion-port=0"]
-    command = ["java", "-jar", os.environ[variable], *ports, own]
+    command = ["java", "-jar", os.environ[variable], *ports, engine_flag]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder) as process:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
@@ -90,13 +90,13 @@ def portable(request, tmp_path_factory) -> Iterator[list[str]]:
         process.terminate()
 
 
-def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, portable, tmp_path):
-    done = command(photographs, tmp_path / "out", *portable)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert files(tmp_path / "out") == whole
+def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, local_files, portable, tmp_path):
+    result = command(photographs, tmp_path / "out", *portable)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert files(tmp_path / "out") == local_files
 
 
-def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whole, portable, tmp_path):
+def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, local_files, portable, tmp_path):
     beam_options = PipelineOptions(portable)
     opts = options(photographs, tmp_path / "out")
     pipeline = Pipeline(options=beam_options)
@@ -105,35 +105,35 @@ def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whol
     result.wait_until_finish()
     counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]
     shards = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord"))
-    found = {counter.key.metric.name: counter.result for counter in counters}
-    assert {name: found.get(name) for name in ("records", "rejected", "rejected_not_an_image", "bytes_written")} == {
+    counts = {counter.key.metric.name: counter.result for counter in counters}
+    assert {name: counts.get(name) for name in ("records", "rejected", "rejected_not_an_image", "bytes_written")} == {
         "records": 2_000,
         "rejected": 1,
         "rejected_not_an_image": 1,
         "bytes_written": shards,
     }
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == local_files
     assert not convert(opts, beam_options).is_new
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_job_ends_as_if_none_had_been(
-    photographs, whole, portable, tmp_path
+    photographs, local_files, portable, tmp_path
 ):
     (tmp_path / "sitecustomize.py").write_text(SITE)
     flags = [*portable, "--experiments=use_loopback_process_worker=True"]
     environment = {"PYTHONPATH": str(tmp_path), "KILLED": str(tmp_path / "killed")}
-    done = command(photographs, tmp_path / "out", *flags, **environment)
+    result = command(photographs, tmp_path / "out", *flags, **environment)
     assert (tmp_path / "killed").exists()
-    assert done.returncode == 0, done.stderr
-    assert files(tmp_path / "out") == whole
+    assert result.returncode == 0, result.stderr
+    assert files(tmp_path / "out") == local_files
 
 
 def test_what_a_step_refuses_is_said_in_one_line_in_the_words_of_the_step(portable, tmp_path):
     (tmp_path / "broken.tar").write_bytes(b"no archive" * 100)
-    done = command(tmp_path / "broken.tar", tmp_path / "out", *portable)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
-    assert done.stderr.count("\n") == 1, done.stderr
+    result = command(tmp_path / "broken.tar", tmp_path / "out", *portable)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
+    assert result.stderr.count("\n") == 1, result.stderr
 
 
 @pytest.fixture
@@ -142,8 +142,8 @@ def worker_pool() -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-W", "ignore", "-m", "apache_beam.runners.worker.worker_pool_main"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # it starts a worker's process as `python`
-    started = [*command, f"--service_port={port}"]
-    with subprocess.Popen(started, stderr=subprocess.DEVNULL, cwd=ROOT, env=os.environ | {"PATH": path}) as process:
+    args = [*command, f"--service_port={port}"]
+    with subprocess.Popen(args, stderr=subprocess.DEVNULL, cwd=ROOT, env=os.environ | {"PATH": path}) as process:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
         yield f"127.0.0.1:{port}"
@@ -151,16 +151,16 @@ def worker_pool() -> Iterator[str]:
 
 
 def test_with_no_wait_the_command_ends_and_the_job_completes_the_dataset(
-    photographs, whole, portable, worker_pool, tmp_path
+    photographs, local_files, portable, worker_pool, tmp_path
 ):
     flags = [flag for flag in portable if not flag.startswith("--environment_type")]
     pool = ["--environment_type=EXTERNAL", f"--environment_config={worker_pool}"]
-    done = command(photographs, tmp_path / "out", *flags, *pool, "--no_wait")
-    assert (done.returncode, done.stderr) == (0, "")
-    said = rf"submitted: job \S+; the dataset is complete when {tmp_path}/out/manifest.json is there\n"
-    assert re.fullmatch(said, done.stdout)
-    ends = time.monotonic() + 120
+    result = command(photographs, tmp_path / "out", *flags, *pool, "--no_wait")
+    assert (result.returncode, result.stderr) == (0, "")
+    pattern = rf"submitted: job \S+; the dataset is complete when {tmp_path}/out/manifest.json is there\n"
+    assert re.fullmatch(pattern, result.stdout)
+    deadline = time.monotonic() + 120
     while not (tmp_path / "out" / "manifest.json").exists() or (tmp_path / "out" / ".jpeg2tpu").exists():
-        assert time.monotonic() < ends
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == local_files

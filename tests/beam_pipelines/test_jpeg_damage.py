@@ -34,10 +34,10 @@ def reason(data: bytes, **options) -> tuple[str, str]:
         return rejected.reason, rejected.detail
 
 
-def changed(data: bytes, whole: bytes) -> float:
+def changed_share(data: bytes, original: bytes) -> float:
     """The share of pixels that differ by more than 40; 1 if not even Pillow decodes it."""
     try:
-        return float((np.abs(pixels(data) - pixels(whole)).max(axis=-1) > 40).mean())
+        return float((np.abs(pixels(data) - pixels(original)).max(axis=-1) > 40).mean())
     except (OSError, SyntaxError):
         return 1.0
 
@@ -56,42 +56,42 @@ KINDS = {
 def test_a_hole_that_spoils_the_picture_is_corrupt(kind):
     """Of some 40 holes one happens to hold as many codes as what was there, and libjpeg says nothing."""
     random = np.random.default_rng(0)
-    found = []
+    detections = []
     for photograph in PHOTOGRAPHS:
-        whole = KINDS[kind](photograph)
-        assert reason(whole)[0] == ""
-        start = whole.index(b"\xff\xda") + 20
+        original = KINDS[kind](photograph)
+        assert reason(original)[0] == ""
+        start = original.index(b"\xff\xda") + 20
         for number in range(8):
             length = int(random.integers(4000, 9000))
-            at = int(random.integers(start, len(whole) - length - 2))
+            offset = int(random.integers(start, len(original) - length - 2))
             hole = random.bytes(length) if number % 2 else bytes(length)
-            damaged = whole[:at] + hole + whole[at + length :]
-            if changed(damaged, whole) > 0.02:
-                found.append(reason(damaged)[0] in ("corrupt", "truncated"))
-    assert len(found) >= 8
-    assert found.count(False) <= 1
+            damaged = original[:offset] + hole + original[offset + length :]
+            if changed_share(damaged, original) > 0.02:
+                detections.append(reason(damaged)[0] in ("corrupt", "truncated"))
+    assert len(detections) >= 8
+    assert detections.count(False) <= 1
 
 
 def test_the_reason_says_what_libjpeg_says():
-    whole = jpeg()
-    at = len(whole) // 2
-    code, detail = reason(whole[:at] + bytes(8192) + whole[at + 8192 :])
+    original = jpeg()
+    offset = len(original) // 2
+    code, detail = reason(original[:offset] + bytes(8192) + original[offset + 8192 :])
     assert code == "corrupt"
     assert detail.startswith("JPEG: libjpeg warns: Corrupt JPEG data: ")
     assert detail.endswith(" extraneous bytes before marker 0xd9")
 
 
 def test_an_end_marker_behind_a_cut_hides_nothing():
-    whole = jpeg(progressive=True)
-    cut = whole[: len(whole) // 2] + b"\xff\xd9"
-    assert pixels(cut).shape == pixels(whole).shape  # Pillow decodes it without a word
+    original = jpeg(progressive=True)
+    cut = original[: len(original) // 2] + b"\xff\xd9"
+    assert pixels(cut).shape == pixels(original).shape  # Pillow decodes it without a word
     assert reason(cut)[0] == "corrupt"
 
 
 @pytest.mark.parametrize("options", [{"resize_shorter": 100}, {"reencode": "all"}])
 def test_a_hole_is_found_also_where_the_image_is_encoded_again(options):
-    whole = jpeg()
-    damaged = whole[:50_000] + bytes(8000) + whole[58_000:]
+    original = jpeg()
+    damaged = original[:50_000] + bytes(8000) + original[58_000:]
     assert reason(damaged, **options)[0] == "corrupt"
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -103,66 +103,66 @@ def segment(marker: int, payload: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(payload) + 2) + payload
 
 
-def inserted(data: bytes, at: int, more: bytes) -> bytes:
-    return data[:at] + more + data[at:]
+def inserted(data: bytes, offset: int, extra: bytes) -> bytes:
+    return data[:offset] + extra + data[offset:]
 
 
 def with_scan_parameters(data: bytes, parameters: bytes) -> bytes:
-    at = data.index(b"\xff\xda") + 5 + 2 * 3
-    return data[:at] + parameters + data[at + 3 :]
+    offset = data.index(b"\xff\xda") + 5 + 2 * 3
+    return data[:offset] + parameters + data[offset + 3 :]
 
 
-WHOLE = jpeg()
-END = len(WHOLE) - 2
+ORIGINAL = jpeg()
+END = len(ORIGINAL) - 2
 HARMLESS = {
-    "bytes behind the end": WHOLE + b"a camera's notes",
-    "zeros behind the end": WHOLE + bytes(1000),
-    "a comment": inserted(WHOLE, 2, segment(0xFE, b"comment")),
-    "two bytes before the end": inserted(WHOLE, END, b"\x12\x34"),
-    "filled up with zeros": inserted(WHOLE, END, bytes(600)),
-    "filled up with ones": inserted(WHOLE, END, b"\xff" * 600),
-    "an unknown JFIF": WHOLE.replace(b"JFIF\0\x01", b"JFIF\0\x09"),
-    "an unknown code of Adobe's": inserted(WHOLE, 20, segment(0xEE, b"Adobe\0\x64\0\0\0\0\x07")),
-    "a damaged color profile": inserted(WHOLE, 20, segment(0xE2, b"ICC_PROFILE\0\x01\x02" + bytes(50))),
-    "bytes between segments": inserted(WHOLE, 20, bytes(range(1, 100))),
-    "odd parameters of a scan": with_scan_parameters(WHOLE, b"\0\0\0"),
+    "bytes behind the end": ORIGINAL + b"a camera's notes",
+    "zeros behind the end": ORIGINAL + bytes(1000),
+    "a comment": inserted(ORIGINAL, 2, segment(0xFE, b"comment")),
+    "two bytes before the end": inserted(ORIGINAL, END, b"\x12\x34"),
+    "filled up with zeros": inserted(ORIGINAL, END, bytes(600)),
+    "filled up with ones": inserted(ORIGINAL, END, b"\xff" * 600),
+    "an unknown JFIF": ORIGINAL.replace(b"JFIF\0\x01", b"JFIF\0\x09"),
+    "an unknown code of Adobe's": inserted(ORIGINAL, 20, segment(0xEE, b"Adobe\0\x64\0\0\0\0\x07")),
+    "a damaged color profile": inserted(ORIGINAL, 20, segment(0xE2, b"ICC_PROFILE\0\x01\x02" + bytes(50))),
+    "bytes between segments": inserted(ORIGINAL, 20, bytes(range(1, 100))),
+    "odd parameters of a scan": with_scan_parameters(ORIGINAL, b"\0\0\0"),
 }
 
 
 @pytest.mark.parametrize("data", HARMLESS.values(), ids=HARMLESS)
 def test_what_changes_no_pixel_is_kept_byte_for_byte(data):
-    np.testing.assert_array_equal(pixels(data), pixels(WHOLE))
+    np.testing.assert_array_equal(pixels(data), pixels(ORIGINAL))
     assert check_image(data, ImageOptions()).encoded is data
 
 
 @pytest.mark.parametrize("data", HARMLESS.values(), ids=HARMLESS)
 def test_what_is_harmless_does_not_hide_a_hole(data):
-    at = len(WHOLE) // 2
-    damaged = data[:at] + bytes(8192) + data[at + 8192 :]
-    assert changed(damaged, WHOLE) > 0.02
+    offset = len(ORIGINAL) // 2
+    damaged = data[:offset] + bytes(8192) + data[offset + 8192 :]
+    assert changed_share(damaged, ORIGINAL) > 0.02
     assert reason(damaged)[0] == "corrupt"
 
 
 def test_a_hole_of_zeros_up_to_the_end_is_no_filling():
-    damaged = WHOLE[: END - 8192] + bytes(8192) + WHOLE[END:]
-    assert changed(damaged, WHOLE) > 0.02
+    damaged = ORIGINAL[: END - 8192] + bytes(8192) + ORIGINAL[END:]
+    assert changed_share(damaged, ORIGINAL) > 0.02
     assert reason(damaged)[0] == "corrupt"
 
 
 def test_a_jpeg_that_only_lacks_its_end_is_mended_and_one_with_a_hole_is_not():
     more = bytes(1000)
-    assert reason(WHOLE[:-2] + more) == ("", "JPEG without its end")
-    assert reason(WHOLE[:50_000] + bytes(8000) + WHOLE[58_000:-2] + more)[0] == "corrupt"
+    assert reason(ORIGINAL[:-2] + more) == ("", "JPEG without its end")
+    assert reason(ORIGINAL[:50_000] + bytes(8000) + ORIGINAL[58_000:-2] + more)[0] == "corrupt"
 
 
 @pytest.mark.parametrize("quality", [60, 90])
 @pytest.mark.parametrize("gray", [False, True])
 def test_a_baseline_jpeg_that_lacks_its_end_alone_is_mended_wherever_its_codes_end(quality, gray):
     """The reference is Pillow's decoding of the file with its end."""
-    whole = Image.open(io.BytesIO(WHOLE)).convert("L" if gray else "RGB")
+    picture = Image.open(io.BytesIO(ORIGINAL)).convert("L" if gray else "RGB")
     for number in range(40):
         buffer = io.BytesIO()
-        whole.crop((number, 2 * number, 3 * number + 60, 3 * number + 80)).save(buffer, "JPEG", quality=quality)
+        picture.crop((number, 2 * number, 3 * number + 60, 3 * number + 80)).save(buffer, "JPEG", quality=quality)
         data = buffer.getvalue()
         mended = check_image(data[:-2], ImageOptions(quality=100))
         assert mended.fixed == "JPEG without its end"

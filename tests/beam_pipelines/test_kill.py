@@ -44,13 +44,13 @@ class Killer:
         (folder / "site").mkdir()
         (folder / "site" / "sitecustomize.py").write_text(SITE)
 
-    def run(self, output: Path, who: str = "parent", at: int = 0) -> subprocess.CompletedProcess:
-        killing = {
+    def run(self, output: Path, victim: str = "parent", moment: int = 0) -> subprocess.CompletedProcess:
+        environment = {
             "PYTHONPATH": str(self.folder / "site"),
-            "KILL_WHO": who,
-            "KILL_AT": str(at),
+            "KILL_WHO": victim,
+            "KILL_AT": str(moment),
             "KILL_IN": str(self.folder),
-            "KILL_COUNT": str(self.folder / "site" / who),
+            "KILL_COUNT": str(self.folder / "site" / victim),
         }
         args = [sys.executable, "-W", "ignore", "-m", "beam_pipelines", "convert", f"--input={self._source}"]
         return subprocess.run(
@@ -58,13 +58,13 @@ class Killer:
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env=os.environ | killing,
+            env=os.environ | environment,
             timeout=120,
         )
 
-    def moments(self, who: str) -> int:
+    def moments(self, victim: str) -> int:
         """Returns at how many moments such a process could have been killed, at most."""
-        return max(path.stat().st_size for path in (self.folder / "site").glob(f"{who}*"))
+        return max(path.stat().st_size for path in (self.folder / "site").glob(f"{victim}*"))
 
 
 @pytest.fixture(scope="module")
@@ -80,65 +80,65 @@ def killer(digits, tmp_path_factory) -> Killer:
 
 
 @pytest.fixture(scope="module")
-def whole(killer) -> dict[str, str]:
+def expected(killer) -> dict[str, str]:
     """What an undisturbed conversion leaves; the killer has counted its moments."""
     folder = killer.folder / "whole"
-    for who in ("parent", "writer"):
-        done = killer.run(folder / who, who)
-        assert done.returncode == 0, done.stderr
+    for victim in ("parent", "writer"):
+        result = killer.run(folder / victim, victim)
+        assert result.returncode == 0, result.stderr
     assert files(folder / "parent") == files(folder / "writer")
     return files(folder / "parent")
 
 
-@pytest.mark.parametrize(("who", "kills"), [("parent", 12), ("writer", 8)])
+@pytest.mark.parametrize(("victim", "kills"), [("parent", 12), ("writer", 8)])
 @pytest.mark.long
 @pytest.mark.core
-def test_a_conversion_killed_at_random_moments_ends_with_the_same_files(killer, whole, who, kills):
-    folder = killer.folder / f"killed_{who}"
+def test_a_conversion_killed_at_random_moments_ends_with_the_same_files(killer, expected, victim, kills):
+    folder = killer.folder / f"killed_{victim}"
     random_, killed, outputs = random.Random(0), 0, (folder / f"out{number}" for number in itertools.count())
     output = next(outputs)
     while killed < kills:
-        done = killer.run(output, who, random_.randrange(1, killer.moments(who) + 1))
-        if done.returncode == 0:
-            assert files(output) == whole
+        result = killer.run(output, victim, random_.randrange(1, killer.moments(victim) + 1))
+        if result.returncode == 0:
+            assert files(output) == expected
             output = next(outputs)
             continue
-        assert done.returncode == (-signal.SIGKILL if who == "parent" else 2), done.stderr
+        assert result.returncode == (-signal.SIGKILL if victim == "parent" else 2), result.stderr
         killed += 1
-        assert not (output / "manifest.json").exists() or is_whole(output, whole)
+        assert not (output / "manifest.json").exists() or is_whole(output, expected)
     assert killer.run(output).returncode == 0
-    assert files(output) == whole
+    assert files(output) == expected
 
 
 def is_whole(output: Path, expected: dict[str, str]) -> bool:
     """Whether a dataset whose manifest is there is complete, but for working files that are yet to go."""
-    held = files(output)
-    return all(held[name] == digest for name, digest in expected.items())
+    digests = files(output)
+    return all(digests[name] == digest for name, digest in expected.items())
 
 
 @pytest.mark.long
-def test_the_death_of_a_writer_is_said(killer, whole):
-    done = killer.run(killer.folder / "said", "writer", 3)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: a worker process has ended")
-    assert done.stderr.endswith("rerun the same command to resume\n")
-    assert len(done.stderr.splitlines()) == 1
+def test_the_death_of_a_writer_is_said(killer, expected):
+    result = killer.run(killer.folder / "said", "writer", 3)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: a worker process has ended")
+    assert result.stderr.endswith("rerun the same command to resume\n")
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.long
-def test_a_full_disk_is_said_and_the_next_run_goes_on(killer, whole):
+def test_a_full_disk_is_said_and_the_next_run_goes_on(killer, expected):
     folder = killer.folder
-    limited = (
+    code = (
         "import resource, signal, sys; from beam_pipelines.__main__ import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, -1))\n"  # no file grows beyond 8,000 bytes
         f"sys.exit(main(['convert', '--input={folder}/in', '--output={folder}/full', '--shard_size=10KB']))"
     )
-    args = [sys.executable, "-W", "ignore", "-c", limited]
-    done = subprocess.run(args, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert "File too large" in done.stderr
-    assert "Traceback" not in done.stderr
+    args = [sys.executable, "-W", "ignore", "-c", code]
+    result = subprocess.run(args, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 2
+    assert "File too large" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not (folder / "full" / "manifest.json").exists()
     assert killer.run(folder / "full").returncode == 0
-    assert files(folder / "full") == whole
+    assert files(folder / "full") == expected

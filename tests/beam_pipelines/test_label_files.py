@@ -51,7 +51,7 @@ def test_names_before_numbers_are_refused(capsys, tmp_path, flat):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--unlabelled", "--label_type=classes"], "--unlabelled stores no labels, but --label_type=classes does"),
         (["--label_type=class", "--unlabelled"], "--unlabelled stores no labels, but --label_type=class does"),
@@ -59,10 +59,10 @@ def test_names_before_numbers_are_refused(capsys, tmp_path, flat):
         (["--label_type=none", "--stratify"], "stratify divides the images of each class, but"),
     ],
 )
-def test_what_needs_labels_contradicts_images_without(capsys, tmp_path, flat, flags, said):
+def test_what_needs_labels_contradicts_images_without(capsys, tmp_path, flat, flags, message):
     (tmp_path / "names.txt").write_text("cat\ndog\n")
     flags = [flag.replace("NAMES", f"{tmp_path}/names.txt") for flag in flags]
-    assert said in refused(capsys, "convert", f"--input={flat}", f"--output={tmp_path}/out", *flags)
+    assert message in refused(capsys, "convert", f"--input={flat}", f"--output={tmp_path}/out", *flags)
     assert not (tmp_path / "out").exists()
 
 
@@ -73,8 +73,8 @@ def test_a_file_of_no_names_is_no_file_of_names(capsys, tmp_path, flat, flag, co
     (tmp_path / "list.csv").write_text("\n".join(["image,label", *lines]) + "\n")
     (tmp_path / "names.txt").write_text(content)
     flags = f"--input={tmp_path}/list.csv", f"--output={tmp_path}/out", f"--{flag}={tmp_path}/names.txt"
-    said = refused(capsys, "convert", *flags)
-    assert "names.txt' has no name; it must have the name of a class in each line" in said
+    message = refused(capsys, "convert", *flags)
+    assert "names.txt' has no name; it must have the name of a class in each line" in message
 
 
 @pytest.mark.parametrize("lines", ["3,c\n1,a\n2,b\n", "2:c\n0:a\n1:b\n", "1 a\n2 b\n3 c\n"])
@@ -88,9 +88,9 @@ def test_numbers_in_front_of_labels_are_no_names(capsys, tmp_path, images, lines
         f"--labels={tmp_path}/names.txt",
         f"--output={tmp_path}/out",
     )
-    said = refused(capsys, "convert", f"--input={tmp_path}/train.tfrecord", *flags)
-    assert "the names in --labels begin with numbers, such as" in said
-    assert "write only the names, one per line in the order of the numbers" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/train.tfrecord", *flags)
+    assert "the names in --labels begin with numbers, such as" in message
+    assert "write only the names, one per line in the order of the numbers" in message
 
 
 @pytest.mark.parametrize("form", ["folder", "list"])

@@ -145,8 +145,8 @@ def test_json_names_both_files(dataset_copy, tmp_path, capsys):
     rows = {key: sure(label) for key, label in labels_of(dataset_copy).items()}
     file = write(tmp_path / "p.parquet", rows, CLASSES)
     code, out, _ = run(capsys, "report", dataset_copy, f"--predictions={file}", "--json")
-    found = {"report": f"{dataset_copy}/report.html", "likely_wrong_labels": f"{dataset_copy}/likely_wrong_labels.csv"}
-    assert (code, json.loads(out)) == (0, found)
+    paths = {"report": f"{dataset_copy}/report.html", "likely_wrong_labels": f"{dataset_copy}/likely_wrong_labels.csv"}
+    assert (code, json.loads(out)) == (0, paths)
     assert (dataset_copy / "likely_wrong_labels.csv").read_text() == "key,label\n"
 
 
@@ -217,8 +217,8 @@ def test_a_damaged_footer_never_ends_the_process(digits_dataset, tmp_path):
     path = tmp_path / "p.parquet"
     pq.write_table(table(), path)
     command = [sys.executable, "-W", "ignore", "-c", READ_DAMAGED, str(path), digits_dataset.path]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert result.returncode == 0, result.stderr
 
 
 def test_pairs_and_predictions_exclude_each_other(dataset_copy, tmp_path, capsys):
@@ -230,7 +230,7 @@ def test_pairs_and_predictions_exclude_each_other(dataset_copy, tmp_path, capsys
 def test_predictions_and_dataset_may_be_in_a_bucket(cloud, dataset_copy, tmp_path, capsys):
     bucket, truth = cloud.make_bucket(), labels_of(dataset_copy)
     key = min(truth)
-    rows = {each: sure(label) for each, label in truth.items()} | {key: sure((truth[key] + 1) % 10)}
+    rows = {record_key: sure(label) for record_key, label in truth.items()} | {key: sure((truth[key] + 1) % 10)}
     cloud.upload(dataset_copy, f"{bucket}/dataset")
     cloud.put(f"{bucket}/p.parquet", write(tmp_path / "p.parquet", rows, CLASSES).read_bytes())
     code, out, err = run(capsys, "report", f"{bucket}/dataset", f"--predictions={bucket}/p.parquet")

@@ -117,8 +117,8 @@ def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
     options = ConvertOptions((Source("/in"),), "/out")
     listed = Batch.from_rows([Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000)])
     (row,) = size_rows(listed, {".jpg/33": 0.5}, options).rows()
-    written = frame(encode(Record(row.key, b"x" * 44_000, 375, 500, 3, 1, "cat", "0" * 64)))
-    assert abs(len(written) - row.record_bytes) < 16
+    record = frame(encode(Record(row.key, b"x" * 44_000, 375, 500, 3, 1, "cat", "0" * 64)))
+    assert abs(len(record) - row.record_bytes) < 16
 
 
 def test_an_image_that_no_shard_can_hold_is_a_row_with_a_reason():
@@ -228,10 +228,10 @@ def test_folders_that_may_be_splits_are_refused_with_what_was_seen_unless_labels
 
 def test_folders_of_the_same_name_in_each_other_are_named_to_the_innermost(tmp_path):
     make(tmp_path, *UNCLEAR["nested twice"])
-    said = f"for example: --input=train={tmp_path}/seg_train/seg_train --input=test={tmp_path}/seg_test/seg_test;"
+    hint = f"for example: --input=train={tmp_path}/seg_train/seg_train --input=test={tmp_path}/seg_test/seg_test;"
     with pytest.raises(ValueError, match="it is not clear") as error:
         listed(tmp_path)
-    assert said in str(error.value)
+    assert hint in str(error.value)
 
 
 BOXES = {
@@ -246,11 +246,11 @@ BOXES = {
 @pytest.mark.parametrize("name", BOXES)
 def test_layouts_with_boxes_are_recognized_at_any_depth_unless_no_classes_are_wanted(tmp_path, name):
     make(tmp_path, *BOXES[name])
-    said = f"is in the layout of {name.removesuffix(' above').removesuffix(' doubled')}, where an image has objects"
-    with pytest.raises(ValueError, match=said):
+    message = f"is in the layout of {name.removesuffix(' above').removesuffix(' doubled')}, where an image has objects"
+    with pytest.raises(ValueError, match=message):
         listed(tmp_path)
     if "down" in BOXES[name][0]:  # also below the folder of a split
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             listed(Source(str(tmp_path / "down"), "train"), Source(str(tmp_path), "test"))
     if name != "COCO":  # of which it is asked what train2017 and val2017 are
         assert [row for row in listed(tmp_path, label_type="none") if not row.reason]
@@ -360,8 +360,8 @@ def test_how_folders_are_read_as_splits_is_said(few_digits, tmp_path, capsys):
 def test_splits_that_share_no_class_are_refused_with_the_names_of_both(few_digits, tmp_path, capsys):
     labels = {name: number for number, name in enumerate("012", start=636)}  # as ImageNet's ground truth has them
     names = sorted(path.relative_to(few_digits) for path in few_digits.rglob("*.jpg"))
-    lines = [f"{name},{name.parts[0] if at % 2 else labels[name.parts[0]]}" for at, name in enumerate(names)]
-    splits = ["train" if at % 2 else "validation" for at in range(len(names))]
+    lines = [f"{name},{name.parts[0] if index % 2 else labels[name.parts[0]]}" for index, name in enumerate(names)]
+    splits = ["train" if index % 2 else "validation" for index in range(len(names))]
     text = "\n".join(["image,label,split", *(f"{line},{split}" for line, split in zip(lines, splits, strict=True))])
     (few_digits / "list.csv").write_text(text)
     code, out, err = convert_command(capsys, few_digits / "list.csv")
@@ -414,8 +414,8 @@ def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
         list(dry_run(ConvertOptions((Source(f"{tmp_path}/bad"),), f"{tmp_path}/out")))
 
 
-def parts(found: Iterable[Batch | Part]) -> dict[str, Part]:
-    return {part.archive.path if part.archive else part.folder: part for part in found if isinstance(part, Part)}
+def parts(entries: Iterable[Batch | Part]) -> dict[str, Part]:
+    return {part.archive.path if part.archive else part.folder: part for part in entries if isinstance(part, Part)}
 
 
 def test_each_class_folder_and_each_archive_is_a_part_that_a_worker_of_its_own_can_list(tmp_path):
@@ -443,9 +443,9 @@ def test_archives_of_an_archive_are_parts_once_it_is_known_whether_a_folder_is_a
         tar(tmp_path / above / f"{label}.tar", tmp_path, "1.jpg", "2.jpg")
     tar(tmp_path / "in.tar", tmp_path, *(f"{above}{label}.tar" for label in ("daisy", "rose", "tulip")))
     opts = ConvertOptions((Source(f"{tmp_path}/in.tar"),), "/out")
-    found = list(list_part(Part(opts.sources[0]), opts))
-    assert parts(found).keys() == {"rose.tar", "tulip.tar"} | ({"daisy.tar"} if above else set())
-    rows = [row for batch in list_below(parts(found)["rose.tar"], opts) for row in batch.rows()]
+    entries = list(list_part(Part(opts.sources[0]), opts))
+    assert parts(entries).keys() == {"rose.tar", "tulip.tar"} | ({"daisy.tar"} if above else set())
+    rows = [row for batch in list_below(parts(entries)["rose.tar"], opts) for row in batch.rows()]
     assert [storage.read_bytes(row.uri, row.version) for row in rows] == [b"1.jpg", b"2.jpg"]
     assert {row.key for row in listed(tmp_path / "in.tar")} == {
         f"{label}/{number}.jpg" for label in ("daisy", "rose", "tulip") for number in (1, 2)
@@ -467,8 +467,8 @@ def test_parts_are_listed_and_contents_hashed_by_all_workers(tmp_path):
     pipeline = beam.Pipeline()
     plan_rows(pipeline, opts)
     graph = pipeline.to_runner_api().components.transforms
-    maker = {output: each.unique_name for each in graph.values() for output in each.outputs.values()}
-    inputs = {each.unique_name: [maker[name] for name in each.inputs.values()] for each in graph.values()}
+    maker = {output: step.unique_name for step in graph.values() for output in step.outputs.values()}
+    inputs = {step.unique_name: [maker[name] for name in step.inputs.values()] for step in graph.values()}
     spread = {
         name: inputs[name][0] for name in ("Open folders", "Open class folders", "List archives", "Key by content")
     }

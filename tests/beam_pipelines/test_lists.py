@@ -193,12 +193,12 @@ def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):
 
 def stored(dataset: Path) -> set[tuple[str, str, bytes]]:
     """Returns (file name, class, image) of every record, as TensorFlow reads them."""
-    found = set()
+    records = set()
     for data in tf.data.TFRecordDataset(sorted(map(str, dataset.glob("*.tfrecord")))).as_numpy_iterator():
         feature = tf.train.Example.FromString(data).features.feature
         name, label = feature["image/filename"], feature["image/class/text"]
-        found.add((name.bytes_list.value[0].decode(), label.bytes_list.value[0].decode(), image_of(feature)))
-    return found
+        records.add((name.bytes_list.value[0].decode(), label.bytes_list.value[0].decode(), image_of(feature)))
+    return records
 
 
 def image_of(feature) -> bytes:
@@ -215,7 +215,7 @@ def test_every_pair_that_another_reader_finds_in_a_list_is_stored(few_digits, tm
     for name, data in zip(names, sources, strict=False):
         (few_digits / name).write_bytes(data)
     labels = ["cat", "dog, the", '"big" cow', "7", "1.2.3", "none"]
-    lines = [{"label": labels[at % 6], "image": name, "group": f"{at}"} for at, name in enumerate(names)]
+    lines = [{"label": labels[index % 6], "image": name, "group": f"{index}"} for index, name in enumerate(names)]
     path = few_digits / f"list.{kind}"
     with open(path, "w", newline="") as file:
         if kind == "csv":

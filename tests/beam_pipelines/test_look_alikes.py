@@ -36,7 +36,7 @@ def write_planted(folder: Path) -> list[set[str]]:
     train, validation = folder / "train", folder / "validation"
     china, flower = map(Image.fromarray, load_sample_images().images)
     digits = load_digits()
-    small = [Image.fromarray((each * 15).astype(np.uint8)).resize((28, 28)) for each in digits.images[:200]]
+    small = [Image.fromarray((pixels * 15).astype(np.uint8)).resize((28, 28)) for pixels in digits.images[:200]]
     for number, image in enumerate(small):  # as small and grey as those of Fashion-MNIST
         write(train / f"digit{digits.target[number] % 2}" / f"{number}.png", encoded(image, "PNG"))
     for number, image in enumerate([*crops(china, 15, 0), *crops(flower, 15, 1)]):
@@ -119,10 +119,10 @@ class Reference:
         norms = np.linalg.norm(centred, axis=1)
         correlation = (centred[first] * centred[second]).sum(axis=1) / np.maximum(norms[first] * norms[second], 1e-9)
         ones = bits.sum(axis=1)
-        plain = np.minimum(ones, 64 - ones) < 8
+        has_plain_hash = np.minimum(ones, 64 - ones) < 8
         difference = np.abs(pixels[first] - pixels[second]).mean(axis=1)
         flat = (centred.std(axis=1) < 2)[first] & (centred.std(axis=1) < 2)[second]
-        is_plain = plain[first] | plain[second]
+        is_plain = has_plain_hash[first] | has_plain_hash[second]
         alike = np.where(is_plain, ((correlation >= 0.98) | flat) & (difference <= 3), correlation >= 0.98)
         assert not (np.abs(correlation - 0.98) < 1e-5).any()  # which 32-bit numbers may round to either side
         self.alike = list(zip(first[alike], second[alike], strict=True))
@@ -151,7 +151,7 @@ def reference(planted) -> Reference:
     return Reference(planted[0])
 
 
-def found_of(dataset: Path) -> look_alikes.LookAlikes:
+def look_alikes_of(dataset: Path) -> look_alikes.LookAlikes:
     manifest = complete_manifest(str(dataset))
     return find_look_alikes(manifest, read_all(manifest))
 
@@ -162,47 +162,47 @@ def names(group) -> set[str]:
 
 def test_all_groups_are_those_that_comparing_all_with_all_finds(planted, reference, monkeypatch):
     monkeypatch.setattr(look_alikes, "MAX_GROUPS", 1000)
-    found = found_of(planted[0])
+    result = look_alikes_of(planted[0])
     expected = reference.groups([*reference.identical, *reference.alike])
-    assert found.all == reference.counts(expected)
-    assert found.identical == reference.counts(reference.groups(reference.identical))
-    assert (found.num_near, found.num_compared, found.num_crowded) == (reference.num_near, reference.num_near, 0)
-    keys = {frozenset(example.key for example in group.examples) for group in found.groups}
+    assert result.all == reference.counts(expected)
+    assert result.identical == reference.counts(reference.groups(reference.identical))
+    assert (result.num_near, result.num_compared, result.num_crowded) == (reference.num_near, reference.num_near, 0)
+    keys = {frozenset(example.key for example in group.examples) for group in result.groups}
     assert keys == {frozenset(reference.keys[member] for member in group) for group in expected}
 
 
 def test_pictures_are_made_only_of_the_images_that_are_shown(planted, monkeypatch):
     monkeypatch.setattr(look_alikes, "MAX_GROUPS", 2)
-    made = []
+    sides = []
 
     def thumbnail(data: bytes, side: int):
-        made.append(side)
+        sides.append(side)
         return thumbnails.thumbnail(data, side)
 
     monkeypatch.setattr(examples, "thumbnail", thumbnail)
-    found = found_of(planted[0])
-    assert found.num_compared > 5
-    assert len(made) == sum(len(group.examples) for group in [*found.groups, *found.common])
-    assert made.count(thumbnails.LARGE_SIDE) == sum(len(group.examples[:2]) for group in found.groups)
+    result = look_alikes_of(planted[0])
+    assert result.num_compared > 5
+    assert len(sides) == sum(len(group.examples) for group in [*result.groups, *result.common])
+    assert sides.count(thumbnails.LARGE_SIDE) == sum(len(group.examples[:2]) for group in result.groups)
 
 
 def test_every_planted_copy_is_in_a_group_and_what_only_resembles_it_is_not(planted, monkeypatch):
     monkeypatch.setattr(look_alikes, "MAX_GROUPS", 1000)
-    found = [names(group) for group in found_of(planted[0]).groups]
+    name_sets = [names(group) for group in look_alikes_of(planted[0]).groups]
     for group in planted[1]:
-        assert any(group <= each for each in found), group
-    assert not any("other ramp.jpg" in each or "white.png" in each for each in found)
+        assert any(group <= name_set for name_set in name_sets), group
+    assert not any("other ramp.jpg" in name_set or "white.png" in name_set for name_set in name_sets)
 
 
 def test_identical_images_come_first_and_all_of_them_are_named(planted, reference):
-    found = found_of(planted[0])
+    result = look_alikes_of(planted[0])
     identical = reference.groups(reference.identical)
     assert len(identical) >= 63 > look_alikes.MAX_GROUPS
-    assert all(group.num_identical for group in found.groups)
-    danger = [(len(group.splits) > 1) + (len(group.class_names) > 1) for group in found.groups]
+    assert all(group.num_identical for group in result.groups)
+    danger = [(len(group.splits) > 1) + (len(group.class_names) > 1) for group in result.groups]
     assert danger == sorted(danger, reverse=True)
-    named = {example.key for group in [*found.groups, *found.listed] for example in group.examples}
-    assert {reference.keys[member] for group in identical for member in group} <= named
+    keys = {example.key for group in [*result.groups, *result.listed] for example in group.examples}
+    assert {reference.keys[member] for group in identical for member in group} <= keys
     text = re.sub(r"<[^>]*>|\s+", " ", Path(write_report(str(planted[0]))).read_text())
     assert all(f"copy {number}." in text for number in range(60))
     images = sum(map(len, identical))
@@ -211,16 +211,17 @@ def test_identical_images_come_first_and_all_of_them_are_named(planted, referenc
 
 def test_what_is_not_read_is_counted_and_the_page_claims_no_more(planted, reference, monkeypatch):
     monkeypatch.setattr(look_alikes, "MAX_READ", 6)
-    found = found_of(planted[0])
-    assert found.identical == reference.counts(reference.groups(reference.identical))
-    assert found.num_near == reference.num_near
-    assert 3 <= found.num_compared < reference.num_near
+    result = look_alikes_of(planted[0])
+    assert result.identical == reference.counts(reference.groups(reference.identical))
+    assert result.num_near == reference.num_near
+    assert 3 <= result.num_compared < reference.num_near
     text = re.sub(r"(<[^>]*>|\s)+", " ", Path(write_report(str(planted[0]))).read_text())
-    left = found.num_near - found.num_compared
+    num_skipped = result.num_near - result.num_compared
     assert (
-        f"{left:,} of {found.num_near:,} pairs of images that may look alike were not compared by their pixels" in text
+        f"{num_skipped:,} of {result.num_near:,} pairs of images that may look alike were not compared by their pixels"
+        in text
     )
-    assert f"{found.num_compared:,} of these pairs were compared by their pixels, {left:,} were not." in text
+    assert f"{result.num_compared:,} of these pairs were compared by their pixels, {num_skipped:,} were not." in text
 
 
 def test_copies_within_a_split_and_a_class_are_no_reason_to_say_that_nothing_stands_out(few_digits, tmp_path):
@@ -236,16 +237,16 @@ def test_a_record_that_cannot_be_read_is_not_called_compared(planted, tmp_path, 
     copy = Path(shutil.copytree(planted[0], tmp_path / "copy"))
     for path in copy.glob("*.tfrecord"):
         path.write_bytes(bytes(path.stat().st_size))
-    found = found_of(copy)
-    assert (found.num_near, found.num_compared) == (reference.num_near, 0)
-    assert found.identical == reference.counts(reference.groups(reference.identical))
+    result = look_alikes_of(copy)
+    assert (result.num_near, result.num_compared) == (reference.num_near, 0)
+    assert result.identical == reference.counts(reference.groups(reference.identical))
 
 
 def test_hashes_that_stand_for_several_images_are_counted_as_so_many_pairs():
     hashes, images = np.array([0, 1, 3, 1 << 40], np.uint64), np.array([100, 1, 1, 70])
-    found = near_duplicates.near_pairs(hashes, images=images)
-    assert found.counts == (0, 100 + 1 + 70 * 100, 100 + 70, 70, 0, 0)
-    assert found.pairs.tolist() == [[1, 2]]
+    result = near_duplicates.near_pairs(hashes, images=images)
+    assert result.counts == (0, 100 + 1 + 70 * 100, 100 + 70, 70, 0, 0)
+    assert result.pairs.tolist() == [[1, 2]]
 
 
 def test_a_digest_that_is_none_is_said(planted, tmp_path):
@@ -255,4 +256,4 @@ def test_a_digest_that_is_none_is_said(planted, tmp_path):
     digests = ["x" * 64, *table["sha256"].to_pylist()[1:]]
     pq.write_table(table.set_column(table.schema.get_field_index("sha256"), "sha256", [digests]), path)
     with pytest.raises(ValueError, match=r"run: jpeg2tpu verify --repair"):
-        found_of(copy)
+        look_alikes_of(copy)

@@ -42,19 +42,23 @@ def images(tmp_path_factory) -> Path:
     return folder
 
 
-def converted(monkeypatch: pytest.MonkeyPatch, of: ConvertOptions, **how: Any) -> tuple[Manifest, dict[str, int], int]:
+def converted(
+    monkeypatch: pytest.MonkeyPatch, opts: ConvertOptions, **arguments: Any
+) -> tuple[Manifest, dict[str, int], int]:
     """Returns the manifest, the number of images measured of each split, and the number of shards."""
     receipts: dict[str, Any] = {}
     commit = vars(convert_module)["commit"]
 
-    def noted(options, plan, found):
-        receipts.update(found)
-        return commit(options, plan, found)
+    def noted(options, plan, new_receipts):
+        receipts.update(new_receipts)
+        return commit(options, plan, new_receipts)
 
     with monkeypatch.context() as patched:
         patched.setattr(convert_module, "commit", noted)
-        manifest = convert(of, **how).manifest
-    measured = {split: sum(each.num_measured for each in found) for split, found in receipts.items()}
+        manifest = convert(opts, **arguments).manifest
+    measured = {
+        split: sum(receipt.num_measured for receipt in split_receipts) for split, split_receipts in receipts.items()
+    }
     return manifest, measured, sum(len(split.shards) for split in manifest.splits.values())
 
 
@@ -78,10 +82,10 @@ def test_neither_the_number_measured_nor_the_statistics_depend_on_the_shards_or_
     assert num_shards == 2
     assert 900 < measured["train"] < 1100 < manifest.split("train").num_examples
     assert measured["validation"] == manifest.split("validation").num_examples < 1000
-    for of, processes in ((many, 1), (equal, 2)):
-        other, its_measured, its_shards = converted(monkeypatch, of, num_processes=processes)
-        assert its_shards >= 10
-        assert its_measured == measured
+    for opts, processes in ((many, 1), (equal, 2)):
+        other, other_measured, other_num_shards = converted(monkeypatch, opts, num_processes=processes)
+        assert other_num_shards >= 10
+        assert other_measured == measured
         assert statistics(other) == statistics(manifest)
 
 
@@ -102,14 +106,14 @@ def test_a_large_split_of_which_the_whole_sample_is_rejected_has_the_statistics_
 ):
     listed = tmp_path / "in"
     keys = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
-    kept = [key for key in keys if not is_measured(key, 0, COUNT)][::400]
+    valid_keys = [key for key in keys if not is_measured(key, 0, COUNT)][::400]
     for key in keys:
         (listed / key).parent.mkdir(parents=True, exist_ok=True)
-        (listed / key).write_bytes((images / key).read_bytes() if key in kept else b"no image of any kind")
-    of = options(listed, tmp_path / "out", splits=(("train", 1.0),), shard_bytes=20_000)
-    manifest, measured, _ = converted(monkeypatch, of)
+        (listed / key).write_bytes((images / key).read_bytes() if key in valid_keys else b"no image of any kind")
+    opts = options(listed, tmp_path / "out", splits=(("train", 1.0),), shard_bytes=20_000)
+    manifest, measured, _ = converted(monkeypatch, opts)
     assert measured == {"train": 0}
-    split, stored = manifest.split("train"), pixels(images, kept)
-    assert split.num_examples == len(kept) > 2
+    split, stored = manifest.split("train"), pixels(images, valid_keys)
+    assert split.num_examples == len(valid_keys) > 2
     assert np.allclose(split.channel_mean, stored.mean((0, 1)), atol=3)
     assert np.allclose(split.channel_std, stored.std((0, 1)), atol=3)

@@ -38,13 +38,13 @@ def test_all_pairs_within_the_distance_are_found_each_once(distance):
         for value in generator.choice(hashes, 700)
     ]
     hashes = generator.permutation(np.concatenate([hashes, near]))
-    found = near_pairs(hashes, distance)
-    pairs = [(first, second) for first, second in found.pairs.tolist()]
-    assert len(pairs) == len(set(pairs)) == sum(found.counts)
+    result = near_pairs(hashes, distance)
+    pairs = [(first, second) for first, second in result.pairs.tolist()]
+    assert len(pairs) == len(set(pairs)) == sum(result.counts)
     assert set(pairs) == brute_force(hashes, distance)
-    assert found.distances.tolist() == sorted(found.distances.tolist())
-    assert count_bits(hashes[found.pairs[:, 0]] ^ hashes[found.pairs[:, 1]]).tolist() == found.distances.tolist()
-    assert found.num_crowded == 0
+    assert result.distances.tolist() == sorted(result.distances.tolist())
+    assert count_bits(hashes[result.pairs[:, 0]] ^ hashes[result.pairs[:, 1]]).tolist() == result.distances.tolist()
+    assert result.num_crowded == 0
 
 
 def test_whichever_five_bits_differ_the_pair_is_found():
@@ -58,39 +58,39 @@ def test_a_few_pairs_are_found_among_a_hundred_thousand():
     hashes, generator = random_hashes(100_000), np.random.default_rng(1)
     for row in range(50):
         hashes[99_999 - row] = flipped(int(hashes[row]), generator.choice(64, row % 6, replace=False))
-    found = near_pairs(hashes)
-    assert {tuple(pair) for pair in found.pairs.tolist()} == {(row, 99_999 - row) for row in range(50)}
+    result = near_pairs(hashes)
+    assert {tuple(pair) for pair in result.pairs.tolist()} == {(row, 99_999 - row) for row in range(50)}
 
 
 @pytest.mark.parametrize(
     ("hashes", "pairs"), [([], []), ([7], []), ([7, 7], [[0, 1]]), ([7] * 3, [[0, 1], [0, 2], [1, 2]])]
 )
 def test_few_and_equal_hashes(hashes, pairs):
-    found = near_pairs(np.array(hashes, np.uint64))
-    assert found.pairs.tolist() == pairs
-    assert found.counts == (len(pairs), 0, 0, 0, 0, 0)
+    result = near_pairs(np.array(hashes, np.uint64))
+    assert result.pairs.tolist() == pairs
+    assert result.counts == (len(pairs), 0, 0, 0, 0, 0)
 
 
 def test_beyond_the_limit_pairs_are_counted_but_not_kept():
-    found = near_pairs(np.full(20, 7, np.uint64), limit=30)
-    assert found.counts[0] == 190
-    assert len(found.pairs) == len(found.distances) == 30
+    result = near_pairs(np.full(20, 7, np.uint64), limit=30)
+    assert result.counts[0] == 190
+    assert len(result.pairs) == len(result.distances) == 30
 
 
 def test_what_the_budget_leaves_out_is_told():
     hashes = np.concatenate([np.full(1000, 7, np.uint64), random_hashes(2)])
     hashes[-1] = flipped(int(hashes[-2]), [3])
-    found = near_pairs(hashes, budget=5000)
-    assert found.num_crowded == 1000
-    assert found.counts[0] < 499_500
-    assert [1000, 1001] in found.pairs.tolist()  # a crowd costs nobody else
+    result = near_pairs(hashes, budget=5000)
+    assert result.num_crowded == 1000
+    assert result.counts[0] < 499_500
+    assert [1000, 1001] in result.pairs.tolist()  # a crowd costs nobody else
 
 
 @pytest.mark.parametrize(
-    ("bits", "plain"), [(0, True), (7, True), (8, False), (32, False), (56, False), (57, True), (64, True)]
+    ("bits", "expected"), [(0, True), (7, True), (8, False), (32, False), (56, False), (57, True), (64, True)]
 )
-def test_hashes_of_flat_pictures_and_gradients_are_plain(bits, plain):
-    assert is_plain(np.array([(1 << bits) - 1], np.uint64)).tolist() == [plain]
+def test_hashes_of_flat_pictures_and_gradients_are_plain(bits, expected):
+    assert is_plain(np.array([(1 << bits) - 1], np.uint64)).tolist() == [expected]
 
 
 def test_common_hashes_come_with_their_number_the_most_common_first():

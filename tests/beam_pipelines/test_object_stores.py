@@ -58,8 +58,8 @@ def images(s3: S3, folder: Path) -> str:
 
 
 def rows(uri: str) -> list:
-    given = options(uri, "/out")
-    return [find(locate(row, given)) for row in list_rows(given.sources[0], given)]
+    opts = options(uri, "/out")
+    return [find(locate(row, opts)) for row in list_rows(opts.sources[0], opts)]
 
 
 def shards(dataset: Path) -> dict[str, object]:
@@ -98,9 +98,9 @@ def test_an_object_that_changes_after_planning_ends_the_conversion_in_one_line(
         s3.put(name, changed[when]) if when in changed else s3.delete(name)
 
     after_planning(monkeypatch, change)
-    said = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
-    assert "an input has changed since it was listed: " in said
-    assert name in said
+    message = refused(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out")
+    assert "an input has changed since it was listed: " in message
+    assert name in message
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -134,9 +134,9 @@ def test_objects_of_folders_are_no_files_and_names_are_read_as_they_are(s3, few_
 def test_a_name_that_cannot_be_read_is_said_in_one_line(s3, capsys, tmp_path):
     bucket = s3.make_bucket()
     s3.put(f"{bucket}/in/a/../b.jpg", b"1")
-    said = refused(capsys, "convert", f"--input={bucket}/in", f"--output={tmp_path}/out")
-    assert f"'{bucket}/in': " in said
-    assert "rename them" in said
+    message = refused(capsys, "convert", f"--input={bucket}/in", f"--output={tmp_path}/out")
+    assert f"'{bucket}/in': " in message
+    assert "rename them" in message
 
 
 def test_failures_that_end_cost_only_time(s3, between: FaultProxy, few_digits, tmp_path):
@@ -197,9 +197,9 @@ def test_a_store_that_lies_costs_one_line(s3, quick, capsys, tmp_path, monkeypat
 def test_a_store_that_refuses_says_why(s3, between, capsys, tmp_path, answer, says):
     between.fault = lambda request: answer
     for command in commands("s3://bucket", tmp_path):
-        said = refused(capsys, *command)
-        assert says in said
-        assert "s3://bucket" in said
+        message = refused(capsys, *command)
+        assert says in message
+        assert "s3://bucket" in message
 
 
 def test_a_store_that_is_not_there_is_one_line(s3, quick, capsys, tmp_path, monkeypatch):
@@ -215,11 +215,11 @@ def test_without_credentials_requests_are_not_signed_and_with_them_they_are_nowh
     code, out, err = run(capsys, "convert", f"--input={uri}", f"--output={tmp_path}/out", "--max_rejected=100%")
     assert code == 0, err
     assert all(request.authorized for request in between.requests)
-    written = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert uri.encode() in written
+    content = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert uri.encode() in content
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"):
         assert ENVIRONMENT[name] not in out + err
-    assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"].encode() not in written
+    assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"].encode() not in content
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     forget_stores()
@@ -261,15 +261,15 @@ ADDRESSES = {
 @pytest.mark.parametrize("package", ["obstore", "boto3"])
 @pytest.mark.parametrize("scheme", sorted(storage.STORES.keys() - {"gs"}))
 def test_a_missing_extra_is_named(tmp_path, scheme, package):
-    without = (
+    code = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from beam_pipelines.__main__ import main\n"
         f"sys.exit(main(['convert', '--input={ADDRESSES[scheme]}', '--output={tmp_path}/out']))"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", without], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: '{ADDRESSES[scheme]}' needs obstore and boto3 (")
-    assert done.stderr.endswith("; run: pip install 'jpeg2tpu[stores]'\n")
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: '{ADDRESSES[scheme]}' needs obstore and boto3 (")
+    assert result.stderr.endswith("; run: pip install 'jpeg2tpu[stores]'\n")
 
 
 @pytest.mark.parametrize("store", ["s3", "hub", "web"])
@@ -285,10 +285,10 @@ def test_a_process_that_was_forked_says_so_instead_of_waiting_forever(request, f
         reader, writer = os.pipe()
         if not (child := os.fork()):
             try:
-                said = repr(use(uri))
+                message = repr(use(uri))
             except OSError as error:
-                said = str(error)
-            os.write(writer, said.encode())
+                message = str(error)
+            os.write(writer, message.encode())
             os._exit(0)
         os.close(writer)
         os.waitpid(child, 0)
@@ -327,8 +327,8 @@ def test_a_web_server_needs_no_ranges_for_lists_of_labels_and_says_so_for_archiv
     web.root, web.has_ranges = {"a": tmp_path}, False
     (tmp_path / "names.txt").write_text("zero\none\ntwo\n")
     assert storage.open_file(f"{web.url}/a/names.txt").read() == b"zero\none\ntwo\n"
-    said = refused(capsys, "convert", f"--input={web.url}/a/in.tar", f"--output={tmp_path}/out")
-    assert f"'{web.url}/a/in.tar': the server answers no ranges of bytes; copy the file here" in said
+    message = refused(capsys, "convert", f"--input={web.url}/a/in.tar", f"--output={tmp_path}/out")
+    assert f"'{web.url}/a/in.tar': the server answers no ranges of bytes; copy the file here" in message
 
 
 def test_an_archive_on_a_web_server_that_changes_after_planning_ends_the_conversion(
@@ -337,28 +337,28 @@ def test_an_archive_on_a_web_server_that_changes_after_planning_ends_the_convers
     tar = archived(few_digits, tmp_path / "in.tar")
     web.root = {"a": tmp_path}
     after_planning(monkeypatch, lambda: tar.write_bytes(tar.read_bytes()))
-    said = refused(capsys, "convert", f"--input={web.url}/a/in.tar", f"--output={tmp_path}/out")
-    assert "an input has changed since it was listed: " in said
+    message = refused(capsys, "convert", f"--input={web.url}/a/in.tar", f"--output={tmp_path}/out")
+    assert "an input has changed since it was listed: " in message
 
 
 def test_a_folder_or_a_missing_file_of_a_web_server_is_one_line(web, tmp_path, capsys):
     for name in ("photos", "photos/", "train-*"):
-        given = ["--record=imagenet"] if "*" in name else []
-        said = refused(capsys, "convert", f"--input={web.url}/{name}", *given, f"--output={tmp_path}/out")
-        assert "is on a web server, which lists no files; name one file" in said
+        flags = ["--record=imagenet"] if "*" in name else []
+        message = refused(capsys, "convert", f"--input={web.url}/{name}", *flags, f"--output={tmp_path}/out")
+        assert "is on a web server, which lists no files; name one file" in message
     for name in ("in.tar", "in.zip", "in.csv", "in.parquet", "in.tar.gz"):
-        said = refused(capsys, "convert", f"--input={web.url}/{name}", f"--output={tmp_path}/out")
-        assert f"{web.url}/{name}" in said
+        message = refused(capsys, "convert", f"--input={web.url}/{name}", f"--output={tmp_path}/out")
+        assert f"{web.url}/{name}" in message
 
 
 @pytest.mark.parametrize("url", ["https://h.org/in.tar?X-Amz-Signature=s3cr3t", "https://me:s3cr3t@h.org/in.tar"])
 def test_a_url_that_may_have_a_secret_is_refused_without_it(url, tmp_path, capsys):
     for flags in ([f"--input={url}"], [f"--input=train={url}"], [f"--input={tmp_path}", f"--label_list={url}"]):
-        said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out")
-        assert "https://h.org/in.tar" in said
-        assert "s3cr3t" not in said
-    said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", f"--log_file={tmp_path}/log")
-    assert "s3cr3t" not in said + (tmp_path / "log").read_text()
+        message = refused(capsys, "convert", *flags, f"--output={tmp_path}/out")
+        assert "https://h.org/in.tar" in message
+        assert "s3cr3t" not in message
+    message = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", f"--log_file={tmp_path}/log")
+    assert "s3cr3t" not in message + (tmp_path / "log").read_text()
     assert "https://h.org/in.tar" in (tmp_path / "log").read_text()
     assert Source("s3://bucket/a?b@c.tar").path == "s3://bucket/a?b@c.tar"
 
@@ -398,6 +398,6 @@ def test_a_container_is_read_as_a_bucket_and_what_it_refuses_is_one_line(az, few
     ):
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
         forget_stores()
-        said = refused(capsys, "convert", f"--input={container}/in", f"--output={tmp_path}/out")
-        assert says in said
-        assert "c2VjcmV0" not in said
+        message = refused(capsys, "convert", f"--input={container}/in", f"--output={tmp_path}/out")
+        assert says in message
+        assert "c2VjcmV0" not in message

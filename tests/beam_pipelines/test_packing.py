@@ -37,8 +37,8 @@ def test_pip_installs_every_file_of_the_packages_from_the_wheel(installed):
 def test_workers_install_the_versions_that_bytes_depend_on(installed):
     (wheel,) = importlib.metadata.distributions(name="jpeg2tpu", path=[str(installed)])
     required = [line for line in wheel.requires or [] if "extra ==" not in line]
-    of_extra = [each for each in importlib.metadata.distributions() if each.name == "pillow-heif"]  # where it is there
-    for package in ("numpy", "pillow", "pyarrow", "simplejpeg", *("pillow-heif" for _ in of_extra[:1])):
+    extras = [dist for dist in importlib.metadata.distributions() if dist.name == "pillow-heif"]  # where it is there
+    for package in ("numpy", "pillow", "pyarrow", "simplejpeg", *("pillow-heif" for _ in extras[:1])):
         versions = [line for line in required if line.partition("=")[0] == package]
         assert versions == [f"{package}=={importlib.metadata.version(package)}"]
     assert not any(line.startswith("apache-beam") for line in required)  # it is the workers' image's
@@ -49,10 +49,10 @@ def test_the_wheel_of_an_installed_wheel_is_the_same(installed, tmp_path):
     code = "import sys; from beam_pipelines.runners.wheel import write_wheel; print(write_wheel(sys.argv[1]))"
     # Isolated from the tree: site-packages hold the requirements, the folder before them the installed wheel.
     paths = f"import sys; sys.path[:] = [{str(installed)!r}, *(p for p in sys.path if 'finder' not in p)]; {code}"
-    done = subprocess.run([sys.executable, "-P", "-c", paths, str(tmp_path)], capture_output=True, text=True, cwd="/")
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-P", "-c", paths, str(tmp_path)], capture_output=True, text=True, cwd="/")
+    assert result.returncode == 0, result.stderr
     with (
-        zipfile.ZipFile(done.stdout.strip()) as again,
+        zipfile.ZipFile(result.stdout.strip()) as again,
         zipfile.ZipFile(wheel_building.write_wheel(str(installed))) as first,
     ):
         modules = {name for name in again.namelist() if "dist-info" not in name}

@@ -61,11 +61,11 @@ def test_pairs_are_found_written_and_left_out(capsys, dataset, tmp_path):
     assert not (dataset / "report.html").exists()
     args = ("filter", dataset, f"--near_duplicates={tmp_path}/pairs.parquet", f"--output={tmp_path}/out")
     assert run(capsys, *args, "--max_rejected=0%")[0] == 0
-    gone = {f"{number}.jpg" for number in range(8)} | {"9.jpg", "third0.jpg"}
+    removed_keys = {f"{number}.jpg" for number in range(8)} | {"9.jpg", "third0.jpg"}
     before = splits_by_key(dataset)
-    assert splits_by_key(tmp_path / "out") == {key: split for key, split in before.items() if key not in gone}
+    assert splits_by_key(tmp_path / "out") == {key: split for key, split in before.items() if key not in removed_keys}
     lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
-    assert {line["key"] for line in lines} == gone
+    assert {line["key"] for line in lines} == removed_keys
     assert (
         next(line for line in lines if line["key"] == "9.jpg")["detail"] == "it looks like 'same9.jpg', which is kept"
     )
@@ -79,10 +79,10 @@ def test_a_group_lies_in_one_split(capsys, dataset, tmp_path):
     for seed in range(3):
         args = ("split", dataset, "--splits=train=50%,test=50%", f"--seed={seed}", f"--output={tmp_path}/{seed}")
         assert run(capsys, *args, f"--near_duplicates={tmp_path}/pairs.parquet")[0] == 0
-        found = splits_by_key(tmp_path / f"{seed}")
-        assert found.keys() == splits_by_key(dataset).keys()
-        assert all(found[row["key_a"]] == found[row["key_b"]] for row in rows)
-        assert set(found.values()) == {"train", "test"}
+        splits = splits_by_key(tmp_path / f"{seed}")
+        assert splits.keys() == splits_by_key(dataset).keys()
+        assert all(splits[row["key_a"]] == splits[row["key_b"]] for row in rows)
+        assert set(splits.values()) == {"train", "test"}
 
 
 def test_files_that_are_no_pairs_are_refused(capsys, dataset, tmp_path):
@@ -99,17 +99,17 @@ def test_files_that_are_no_pairs_are_refused(capsys, dataset, tmp_path):
     keys = pa.array(["x" * (8 << 20)] * 40).dictionary_encode()  # 8 MB in the file, 320 MB as text
     table = pa.table({"key_a": keys, "key_b": keys, "kept": keys})
     pq.write_table(table, tmp_path / "x.parquet", store_schema=False, dictionary_pagesize_limit=1 << 30)
-    said = refused(capsys, *args)
-    assert "is not a Parquet file of pairs: a column has" in said
-    assert "rows can have at most" in said
+    message = refused(capsys, *args)
+    assert "is not a Parquet file of pairs: a column has" in message
+    assert "rows can have at most" in message
 
 
 @pytest.mark.long
 def test_images_that_were_not_decoded_cannot_be_compared(capsys, digits, tmp_path):
     args = ("convert", f"--input={digits}", "--check=header", f"--output={tmp_path}/out")
     assert run(capsys, *args)[0] == 0
-    said = refused(capsys, "report", tmp_path / "out", f"--pairs={tmp_path}/y.parquet")
-    assert "were not decoded when it was made, so that those that look alike cannot be found" in said
+    message = refused(capsys, "report", tmp_path / "out", f"--pairs={tmp_path}/y.parquet")
+    assert "were not decoded when it was made, so that those that look alike cannot be found" in message
 
 
 def look_alike_groups() -> list[set[str]]:
@@ -127,8 +127,8 @@ def test_convert_keeps_one_of_those_that_look_alike(capsys, dataset, tmp_path, i
     by_class = {"0.jpg": "a"} | {
         path.name: "a" if number % 2 else "b" for number, path in enumerate(sorted(tmp_path.glob("*.jpg")))
     }
-    group_of = {key: group for group in look_alike_groups() for key in group}
-    by_class |= {key: by_class[min(group)] for key, group in group_of.items()}
+    groups_by_key = {key: group for group in look_alike_groups() for key in group}
+    by_class |= {key: by_class[min(group)] for key, group in groups_by_key.items()}
     lines = ["image,label", *(f"{name},{label}" for name, label in by_class.items())]
     if input_name == "list.csv":
         (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
@@ -144,15 +144,15 @@ def test_convert_keeps_one_of_those_that_look_alike(capsys, dataset, tmp_path, i
     args = ("convert", f"--input={tmp_path}/{input_name}", "--max_rejected=0%")
     code, _, err = run(capsys, *args, "--dedup=near", f"--output={tmp_path}/near")
     assert code == 0, err
-    kept = {Path(key).name for key in splits_by_key(tmp_path / "near")}
-    assert all(len(kept & group) == 1 for group in look_alike_groups())
-    assert kept | set(group_of) == set(by_class)
+    names = {Path(key).name for key in splits_by_key(tmp_path / "near")}
+    assert all(len(names & group) == 1 for group in look_alike_groups())
+    assert names | set(groups_by_key) == set(by_class)
     rejected = [json.loads(line) for line in (tmp_path / "near/rejected.jsonl").read_text().splitlines()]
-    assert {each["reason"] for each in rejected} == {"duplicate"}
-    assert all(each["detail"].startswith("it looks like '") for each in rejected)
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "near").glob("*.tfrecord")}
+    assert {line["reason"] for line in rejected} == {"duplicate"}
+    assert all(line["detail"].startswith("it looks like '") for line in rejected)
+    shards = {path.name: path.read_bytes() for path in (tmp_path / "near").glob("*.tfrecord")}
     assert run(capsys, *args, "--dedup=near", f"--output={tmp_path}/again")[0] == 0
-    assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.tfrecord")} == whole
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.tfrecord")} == shards
 
 
 def test_convert_keeps_those_that_look_alike_in_one_split(capsys, dataset, tmp_path):
@@ -168,8 +168,8 @@ def test_convert_keeps_those_that_look_alike_in_one_split(capsys, dataset, tmp_p
     assert run(capsys, "split", tmp_path / "out", *args, f"--output={tmp_path}/split", "--seed=3")[0] == 0
     splits = {Path(key).name: split for key, split in splits_by_key(tmp_path / "split").items()}
     assert all(len({splits[key] for key in group}) == 1 for group in look_alike_groups())
-    grown = refused(capsys, "convert", f"--input={tmp_path}/in", *args, f"--output={tmp_path}/out", "--extend")
-    assert "so they cannot be kept in the same split; convert all images again" in grown
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", *args, f"--output={tmp_path}/out", "--extend")
+    assert "so they cannot be kept in the same split; convert all images again" in message
 
 
 def test_look_alikes_under_two_labels_or_in_two_splits_are_rejected(capsys, dataset, tmp_path):
@@ -182,7 +182,7 @@ def test_look_alikes_under_two_labels_or_in_two_splits_are_rejected(capsys, data
     args = ("convert", f"--input={tmp_path}/in", "--max_rejected=100%", f"--output={tmp_path}/out")
     assert run(capsys, *args, "--group_by=near_duplicates", "--dedup=near")[0] == 0
     rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
-    reasons = {Path(each["key"]).name: each["reason"] for each in rejected}
+    reasons = {Path(line["key"]).name: line["reason"] for line in rejected}
     assert {key for key, reason in reasons.items() if reason == "conflicting_split"} == set().union(
         *(group for group in look_alike_groups() if group != SAME)
     )

@@ -32,14 +32,14 @@ ROOT = Path(__file__).parents[2]
 
 def in_a_terminal(*command: str) -> tuple[int, list[str]]:
     """Runs a command in a terminal of 120 columns; returns its exit code and the lines that it has drawn."""
-    code, shown = run_in_terminal("beam_pipelines", *command, columns=120)
-    return code, [line for line in re.split(r"[\r\n]+", shown) if line.strip()]
+    code, output = run_in_terminal("beam_pipelines", *command, columns=120)
+    return code, [line for line in re.split(r"[\r\n]+", output) if line.strip()]
 
 
 def drawn_phases(lines: list[str]) -> list[str]:
     """The phases of which a bar was drawn, in the order in which they began."""
-    found = (line.partition(":")[0] for line in lines)
-    return list(dict.fromkeys(phase for phase in found if phase in phases.UNITS))
+    prefixes = (line.partition(":")[0] for line in lines)
+    return list(dict.fromkeys(phase for phase in prefixes if phase in phases.UNITS))
 
 
 def test_a_terminal_shows_a_bar_for_each_phase_and_then_the_result(few_digits, tmp_path):
@@ -117,8 +117,8 @@ def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch
     with phases.progress():
         phases.begin("writing", 50_000)
         phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
-        said = err_with(capsys, "writing", "writing")
-    for line in said.splitlines():
+        stderr = err_with(capsys, "writing", "writing")
+    for line in stderr.splitlines():
         assert re.fullmatch(r"writing: 12,000 of 50,000 images, \d+ images/s, \d+ MB/s, 3 rejected, 0 s", line)
 
 
@@ -135,9 +135,9 @@ def test_a_slow_phase_shows_units_per_second_and_never_seconds_per_unit(phase, t
         display._bar.start_t -= 10
         phases.advance(phase, 1, 250_000)
         display.draw()
-    said = capsys.readouterr().err
-    assert re.search(rf"{phase}: .*0\.(1|09\d*) {phases.UNITS[phase]}/s, 0\.025 MB/s", said)
-    assert not re.search(r"\ds/", said)
+    stderr = capsys.readouterr().err
+    assert re.search(rf"{phase}: .*0\.(1|09\d*) {phases.UNITS[phase]}/s, 0\.025 MB/s", stderr)
+    assert not re.search(r"\ds/", stderr)
 
 
 def test_a_command_that_ends_soon_shows_nothing_elsewhere_and_a_function_never(few_digits, tmp_path, capsys):
@@ -155,8 +155,8 @@ def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
         phases.begin("listing")
         phases.count_units("listing", 700)
         phases.advance("planning", 5)  # of as many as were listed
-        said = err_with(capsys, "planning")
-    assert re.search(r"planning: 5 of 700 inputs, \d+ inputs/s, 0 s", said)
+        stderr = err_with(capsys, "planning")
+    assert re.search(r"planning: 5 of 700 inputs, \d+ inputs/s, 0 s", stderr)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, dict[str, Any]]:
@@ -169,19 +169,19 @@ def printed(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, dic
 def test_json_is_one_object_with_what_the_lines_say(few_digits, tmp_path, capsys):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", "--max_rejected=10%"]
-    code, found = printed(capsys, "convert", *flags)
+    code, result = printed(capsys, "convert", *flags)
     manifest = verify(f"{tmp_path}/out").manifest
-    assert (code, found["is_new"], found["num_shards_resumed"]) == (0, True, 0)
-    assert (found["dataset"], found["fingerprint"]) == (f"{tmp_path}/out", manifest.fingerprint)
-    assert (found["num_inputs"], found["num_rejected"]) == (37, {"not_an_image": 1})
-    assert {name: each["num_examples"] for name, each in found["splits"].items()} == {
+    assert (code, result["is_new"], result["num_shards_resumed"]) == (0, True, 0)
+    assert (result["dataset"], result["fingerprint"]) == (f"{tmp_path}/out", manifest.fingerprint)
+    assert (result["num_inputs"], result["num_rejected"]) == (37, {"not_an_image": 1})
+    assert {name: split["num_examples"] for name, split in result["splits"].items()} == {
         name: split.num_examples for name, split in manifest.splits.items()
     }
-    assert printed(capsys, "convert", *flags) == (0, found | {"is_new": False})
+    assert printed(capsys, "convert", *flags) == (0, result | {"is_new": False})
     code, verified = printed(capsys, "verify", f"{tmp_path}/out")
     assert (code, verified["problems"], verified["is_decoded"]) == (0, [], True)
-    assert {name: verified[name] for name in found if name in verified} == {
-        name: value for name, value in found.items() if name not in ("is_new", "num_shards_resumed")
+    assert {name: verified[name] for name in result if name in verified} == {
+        name: value for name, value in result.items() if name not in ("is_new", "num_shards_resumed")
     }
     assert printed(capsys, "report", f"{tmp_path}/out") == (0, {"report": f"{tmp_path}/out/report.html"})
 
@@ -191,11 +191,11 @@ def test_json_names_what_is_damaged_and_what_was_repaired(few_digits, tmp_path, 
     capsys.readouterr()
     shard = min((tmp_path / "out").glob("train-*"))
     shard.write_bytes(b"noise")
-    code, found = printed(capsys, "verify", f"{tmp_path}/out")
-    assert (code, found["damaged"], found["repaired"]) == (1, [shard.name], [])
-    assert found["problems"][0].startswith(f"{shard.name}: ")
-    code, found = printed(capsys, "repair", f"{tmp_path}/out")
-    assert (code, found["problems"], found["damaged"], found["repaired"]) == (0, [], [], [shard.name])
+    code, result = printed(capsys, "verify", f"{tmp_path}/out")
+    assert (code, result["damaged"], result["repaired"]) == (1, [shard.name], [])
+    assert result["problems"][0].startswith(f"{shard.name}: ")
+    code, result = printed(capsys, "repair", f"{tmp_path}/out")
+    assert (code, result["problems"], result["damaged"], result["repaired"]) == (0, [], [], [shard.name])
 
 
 def test_json_of_a_mistyped_command_is_one_object_too(capsys):
@@ -225,11 +225,11 @@ def test_a_run_that_goes_on_says_what_it_found_done(few_digits, tmp_path, monkey
         failing.setattr(shard_writing, "write_planned", fail)
         with pytest.raises(OSError, match="the disk is full"):
             convert(opts)
-    done = len([path for path, _ in storage.list_files(opts.output) if path.endswith(".receipt")])
-    assert done > 0
+    num_receipts = len([path for path, _ in storage.list_files(opts.output) if path.endswith(".receipt")])
+    assert num_receipts > 0
     flags = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", "--max_rejected=100%"]
     assert main(flags) == 0
-    assert f"\nresumed: {done} of " in capsys.readouterr().out
+    assert f"\nresumed: {num_receipts} of " in capsys.readouterr().out
 
 
 def test_counters_of_a_job_tell_how_far_each_phase_is(few_digits, tmp_path):
@@ -238,11 +238,11 @@ def test_counters_of_a_job_tell_how_far_each_phase_is(few_digits, tmp_path):
     build_conversion(pipeline, options(few_digits, tmp_path / "out"))
     pipeline.result = pipeline.run()
     pipeline.result.wait_until_finish()
-    found = phases.counters(pipeline)
-    assert (found["listing"], found["planning"], found["records"], found["rejected"]) == (37, 37, 36, 1)
-    assert found["rejected_not_an_image"] == 1
+    counts = phases.counters(pipeline)
+    assert (counts["listing"], counts["planning"], counts["records"], counts["rejected"]) == (37, 37, 36, 1)
+    assert counts["rejected_not_an_image"] == 1
     manifest = verify(f"{tmp_path}/out").manifest
-    assert found["committing"] == sum(len(split.shards) for split in manifest.splits.values())
+    assert counts["committing"] == sum(len(split.shards) for split in manifest.splits.values())
 
 
 class Untold:
@@ -272,5 +272,5 @@ def test_of_an_engine_that_tells_no_counters_the_state_of_the_job_is_shown(capsy
         watch(pipeline)
         err_with(capsys, "listing")  # before the job is submitted, there is no result
         pipeline.result = pipeline
-        said = err_with(capsys, "RUNNING")
-    assert "listing: 0 inputs, the job is RUNNING, 0 s\n" in said
+        stderr = err_with(capsys, "RUNNING")
+    assert "listing: 0 inputs, the job is RUNNING, 0 s\n" in stderr

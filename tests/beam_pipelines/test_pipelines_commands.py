@@ -154,6 +154,6 @@ def test_help_explains_each_command(capsys, command):
 
 def test_a_command_in_its_own_process_prints_nothing_but_its_lines(few_digits, tmp_path):
     args = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out"]
-    done = subprocess.run([sys.executable, "-m", "beam_pipelines", *args], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 4
+    result = subprocess.run([sys.executable, "-m", "beam_pipelines", *args], capture_output=True, text=True, cwd=ROOT)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 4

@@ -64,9 +64,9 @@ def test_shards_may_be_as_small_as_a_byte_and_splits_empty():
 @pytest.mark.parametrize(("total", "count"), [(IMAGENET, 1024), (50_000, 128), (7, 7), (9, 4), (5, 1)])
 def test_a_number_of_shards_is_met_and_they_are_equally_full(total, count):
     plan = Plan(("a", "b"), total, {}, {}, "", {"train": {0: total}}, 100_000_000, {"train": count})
-    held = Counter(plan.shard_of("train", end) for end in range(1, total + 1))
-    assert len(plan.shards["train"]) == len(held) == count
-    assert max(held.values()) - min(held.values()) <= 1
+    shard_sizes = Counter(plan.shard_of("train", end) for end in range(1, total + 1))
+    assert len(plan.shards["train"]) == len(shard_sizes) == count
+    assert max(shard_sizes.values()) - min(shard_sizes.values()) <= 1
 
 
 def options(output: str = "out", **changes) -> ConvertOptions:
@@ -117,17 +117,17 @@ def test_shards_are_cut_out_of_each_split_in_the_order_of_the_hashes(num_shards,
     listed = [row._replace(record_bytes=1000) for row in rows(1000)]
     opts = options(shard_bytes=20_000, num_shards=num_shards, seed=seed, splits=(("train", 0.6), ("validation", 0.4)))
     expected: dict[str, Counter[Row]] = {}
-    chosen = {row.key: "train" if digest(f"{seed}/split/{row.key}") / 2**64 < 0.6 else "validation" for row in listed}
+    splits = {row.key: "train" if digest(f"{seed}/split/{row.key}") / 2**64 < 0.6 else "validation" for row in listed}
     for split in ("train", "validation"):
         ordered = sorted(
-            (row for row in listed if chosen[row.key] == split), key=lambda row: digest(f"{seed}/order/{row.key}")
+            (row for row in listed if splits[row.key] == split), key=lambda row: digest(f"{seed}/order/{row.key}")
         )
         count = dict(num_shards).get(split) or -(-len(ordered) // 20)
         for number, row in enumerate(ordered):
             shard = number * count // len(ordered) if num_shards else number // 20
             expected.setdefault(f"{split}-{shard:05}-of-{count:05}.tfrecord", Counter())[row] += 1
     plan, shards = planned(listed, opts)
-    assert {name: Counter(held) for name, held in shards.items()} == expected
+    assert {name: Counter(shard_rows) for name, shard_rows in shards.items()} == expected
     assert sorted(itertools.chain(*plan.shards.values())) == sorted(expected)
 
 
@@ -140,14 +140,14 @@ def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many
     with execution.pipeline(local()) as pipeline:
         halves = [Batch.from_rows(listed[::-2]), Batch.from_rows(listed[::2])]
         batches = pipeline | beam.Create(halves).with_output_types(Batch)
-        made, _ = assign(batches, opts)
-        made | beam.Map(_keep, str(tmp_path / "plan.json"))
+        plans, _ = assign(batches, opts)
+        plans | beam.Map(_keep, str(tmp_path / "plan.json"))
     plan = Plan.from_json((tmp_path / "plan.json").read_bytes())
     folder = WorkingFolder.for_plan(str(tmp_path), plan)
     for split, names in plan.shards.items():
-        written = [row for name in names for row in folder.read_rows(name)]
-        chosen = [row for row in listed if choose_split(row, opts) == split]
-        assert written == sorted(chosen, key=lambda row: digest(f"0/order/{row.key}"))
+        shard_rows = [row for name in names for row in folder.read_rows(name)]
+        split_rows = [row for row in listed if choose_split(row, opts) == split]
+        assert shard_rows == sorted(split_rows, key=lambda row: digest(f"0/order/{row.key}"))
 
 
 def _keep(plan: Plan, path: str) -> None:
@@ -161,13 +161,15 @@ def test_rows_are_cut_into_the_same_shards_however_many_ranges_there_are(bits):
     plan, shards = planned(rows(500), opts)
     ranges = in_parts([by_range(place_rows(Batch.from_rows(rows(500)), opts), bits)])
     assert bits == 0 or len(ranges) > 1
-    found: dict[str, list[Row]] = {}
+    rows_by_shard: dict[str, list[Row]] = {}
     for number in sorted(ranges):
         for shard, batch in cut(number, bits, ranges[number], plan, opts):
-            found.setdefault(shard, []).extend(batch.rows())
-    assert {name: set(held) for name, held in found.items()} == {name: set(held) for name, held in shards.items()}
-    for held in found.values():
-        assert held == sorted(held, key=lambda row: digest(f"0/order/{row.key}"))
+            rows_by_shard.setdefault(shard, []).extend(batch.rows())
+    assert {name: set(shard_rows) for name, shard_rows in rows_by_shard.items()} == {
+        name: set(shard_rows) for name, shard_rows in shards.items()
+    }
+    for shard_rows in rows_by_shard.values():
+        assert shard_rows == sorted(shard_rows, key=lambda row: digest(f"0/order/{row.key}"))
 
 
 @pytest.mark.parametrize(("num_rows", "bits"), [(0, 0), (16_383, 0), (50_000, 1), (1_000_000, 5), (10**9, 12)])
@@ -197,15 +199,17 @@ def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
     plan, shards = planned(listed, options())
     again = planned(listed[::-1], options())
     assert plan == again[0]
-    assert {name: set(held) for name, held in shards.items()} == {name: set(held) for name, held in again[1].items()}
-    assert sorted(row for held in shards.values() for row in held) == sorted(listed)
+    assert {name: set(shard_rows) for name, shard_rows in shards.items()} == {
+        name: set(shard_rows) for name, shard_rows in again[1].items()
+    }
+    assert sorted(row for shard_rows in shards.values() for row in shard_rows) == sorted(listed)
 
 
 def test_a_split_s_share_is_met_and_later_inputs_move_no_earlier_one():
-    chosen = {row.key: choose_split(row, options()) for row in rows(10_000)}
-    assert 0.89 < list(chosen.values()).count("train") / len(chosen) < 0.91
+    splits = {row.key: choose_split(row, options()) for row in rows(10_000)}
+    assert 0.89 < list(splits.values()).count("train") / len(splits) < 0.91
     more = {row.key: choose_split(row, options()) for row in rows(20_000)}
-    assert all(more[key] == split for key, split in chosen.items())
+    assert all(more[key] == split for key, split in splits.items())
 
 
 def test_a_group_stays_together_and_a_named_split_is_kept():
@@ -217,7 +221,7 @@ def test_a_group_stays_together_and_a_named_split_is_kept():
 def test_a_key_that_comes_again_is_rejected_even_in_another_split():
     twice = [Row("a.jpg", "/a", "x", split, record_bytes=9) for split in ("train", "validation")]
     _, shards = planned([*rows(20), *twice], options())
-    rejected = [row for held in shards.values() for row in held if row.reason]
+    rejected = [row for shard_rows in shards.values() for row in shard_rows if row.reason]
     assert [(row.key, row.reason) for row in rejected] == [("a.jpg", "duplicate_key")]
 
 
@@ -230,8 +234,8 @@ def test_the_first_good_one_of_a_key_counts_in_whatever_order_rows_come(first, s
         Row("a.jpg", "/a", second, "train", record_bytes=9, number=3),
     ]
     _, shards = planned([*rows(20), *lines[:: -1 if turned else 1]], options())
-    held = {row.number: row.reason for held in shards.values() for row in held if row.key == "a.jpg"}
-    assert held == {1: "unknown_label", 2: "", 3: "duplicate_key"}
+    reasons = {row.number: row.reason for shard_rows in shards.values() for row in shard_rows if row.key == "a.jpg"}
+    assert reasons == {1: "unknown_label", 2: "", 3: "duplicate_key"}
 
 
 def test_which_of_two_lines_counts_is_part_of_the_fingerprint():
@@ -259,8 +263,8 @@ def test_a_plan_comes_back_as_it_was_written():
     plan, _ = planned(rows(100), options())
     assert Plan.from_json(plan.to_json().encode()) == plan
     assert not plan.all_named
-    named = [row._replace(split="train") for row in rows(9)]
-    other, _ = planned([*named, named[0]._replace(key="x", split="validation", label="another")], options())
+    train_rows = [row._replace(split="train") for row in rows(9)]
+    other, _ = planned([*train_rows, train_rows[0]._replace(key="x", split="validation", label="another")], options())
     assert other.all_named
     assert Plan.from_json(other.to_json().encode()) == other
     assert not Plan(("a", "b"), 0, {}, {}, "", {}, 1, {}).all_named
@@ -386,7 +390,7 @@ def test_a_batch_is_its_rows_whatever_is_done_with_columns():
         numbers = range(len(listed))[::-3]
         assert batch.take(numbers).rows() == [listed[number] for number in numbers]
         assert batch.replace(split="test").rows() == [row._replace(split="test") for row in listed]
-        assert [row for each in batches_of(listed, 7) for row in each.rows()] == listed
+        assert [row for part in batches_of(listed, 7) for row in part.rows()] == listed
     changed = Batch.from_rows(varied).with_rows({3: varied[3].reject("bad_name", "")})
     assert changed.rows() == [*varied[:3], varied[3].reject("bad_name", ""), *varied[4:]]
 
@@ -395,10 +399,10 @@ def test_rows_of_a_key_come_together_once_all_are_there():
     keyed = [(f"k{number % 37}é\udcff", row) for number, row in enumerate(rows(500))]
     halves = keyed[:200], keyed[200:]
     parts = in_parts(by_hash([row for _, row in half], [key for key, _ in half]) for half in halves)
-    groups = [each for packed in parts.values() for each in groups_of(packed)]
+    groups = [group for packed in parts.values() for group in groups_of(packed)]
     assert len(groups) == 37
-    for key, together in groups:
-        assert together == [row for each, row in keyed if each == key]
+    for key, key_rows in groups:
+        assert key_rows == [row for row_key, row in keyed if row_key == key]
 
 
 def test_kept_batches_come_back_in_their_order_and_once():
@@ -426,14 +430,14 @@ def test_many_classes_are_combined_in_parts_none_of_which_is_large(combine_fn, s
     parts = split(accumulator, 64)
     # 20,000 classes take 0.2 MB and more, and the sizes of buckets, of which there are never more, 0.06 MB.
     assert max(len(pickle.dumps(part)) for part in parts[1:]) < len(pickle.dumps(accumulator)) / 40
-    whole = combine_fn.extract_output(accumulator)
-    assert combine_fn.extract_output(combine_fn.merge_accumulators(parts)) == whole
+    expected = combine_fn.extract_output(accumulator)
+    assert combine_fn.extract_output(combine_fn.merge_accumulators(parts)) == expected
     with beam.Pipeline(options=local()) as pipeline:
         batches = pipeline | beam.Create(list(batches_of(listed)))
         if is_placed:
             batches = batches | beam.Map(place_rows, options()).with_output_types(Batch)
         spread = batches | beam.Reshuffle(num_buckets=3)  # so that they are encoded
-        assert_that(spread | CombineInParts(combine_fn, split), equal_to([whole]))
+        assert_that(spread | CombineInParts(combine_fn, split), equal_to([expected]))
 
 
 def test_no_rows_at_all_make_a_plan_too():

@@ -38,7 +38,7 @@ def photographs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(photographs, tmp_path_factory) -> dict[str, str]:
+def local_files(photographs, tmp_path_factory) -> dict[str, str]:
     """What a local conversion leaves."""
     output = tmp_path_factory.mktemp("whole") / "out"
     convert(options(photographs, output))
@@ -54,10 +54,10 @@ def prism() -> list[str]:
 
 @pytest.mark.engines
 @pytest.mark.parametrize("flags", [[], [WORKER_PROCESS]], ids=["threads", "process"])
-def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, prism, tmp_path, flags):
-    done = command(photographs, tmp_path / "out", *prism, *flags, PATH="/usr/bin:/bin")  # no `python` with Beam there
-    assert (done.returncode, done.stderr) == (0, "")
-    assert files(tmp_path / "out") == whole
+def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, local_files, prism, tmp_path, flags):
+    result = command(photographs, tmp_path / "out", *prism, *flags, PATH="/usr/bin:/bin")  # no `python` with Beam there
+    assert (result.returncode, result.stderr) == (0, "")
+    assert files(tmp_path / "out") == local_files
 
 
 def wait_for_two_shards(process: subprocess.Popen[str], output: Path) -> None:
@@ -75,7 +75,7 @@ def kill_child(process: subprocess.Popen[str], word: str) -> None:
 
 @pytest.mark.engines
 def test_a_worker_that_is_killed_ends_the_job_in_one_line_and_the_same_command_completes_it(
-    photographs, whole, prism, tmp_path
+    photographs, local_files, prism, tmp_path
 ):
     output = tmp_path / "out"
     with started(photographs, output, *prism, WORKER_PROCESS) as process:
@@ -88,34 +88,34 @@ def test_a_worker_that_is_killed_ends_the_job_in_one_line_and_the_same_command_c
         err,
     )
     finished = {path.name.removesuffix(".receipt") for path in output.rglob("*.receipt")}
-    assert 2 <= len(finished) < len([name for name in whole if name.endswith(".tfrecord")])
-    written = {shard: next(output.rglob(f"{shard}.data-*")).stat().st_mtime_ns for shard in finished}
-    done = command(photographs, output, *prism, WORKER_PROCESS)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert files(output) == whole
-    assert {shard: (output / shard).stat().st_mtime_ns for shard in finished} == written
+    assert 2 <= len(finished) < len([name for name in local_files if name.endswith(".tfrecord")])
+    mtimes = {shard: next(output.rglob(f"{shard}.data-*")).stat().st_mtime_ns for shard in finished}
+    result = command(photographs, output, *prism, WORKER_PROCESS)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert files(output) == local_files
+    assert {shard: (output / shard).stat().st_mtime_ns for shard in finished} == mtimes
 
 
 @pytest.mark.engines
 def test_what_a_step_refuses_is_said_in_one_line_in_the_words_of_the_step(prism, tmp_path):
     (tmp_path / "broken.tar").write_bytes(b"no archive" * 100)
-    done = command(tmp_path / "broken.tar", tmp_path / "out", *prism)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
-    assert done.stderr.count("\n") == 1, done.stderr
+    result = command(tmp_path / "broken.tar", tmp_path / "out", *prism)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
+    assert result.stderr.count("\n") == 1, result.stderr
 
 
 @pytest.mark.engines
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_conversion_ends_with_one_line(photographs, whole, prism, tmp_path, number):
+def test_an_interrupted_conversion_ends_with_one_line(photographs, local_files, prism, tmp_path, number):
     with started(photographs, tmp_path / "out", *prism) as process:
         wait_for_two_shards(process, tmp_path / "out")
         process.send_signal(number)
-        said = process.communicate(timeout=100)
-    assert said == ("", "interrupted; rerun the same command to resume\n")
+        output = process.communicate(timeout=100)
+    assert output == ("", "interrupted; rerun the same command to resume\n")
     assert process.returncode == 128 + number
     assert command(photographs, tmp_path / "out", *prism).returncode == 0
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == local_files
 
 
 @pytest.mark.engines
@@ -125,18 +125,18 @@ def test_an_engine_that_is_killed_is_said_in_one_line(photographs, prism, tmp_pa
         kill_child(process, "--job_port")
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (2, "")
-    said = (
+    pattern = (
         r"error: the connection to the engine was lost: .*; written files are kept; rerun the same command to resume\n"
     )
-    assert re.fullmatch(said, err)
+    assert re.fullmatch(pattern, err)
 
 
 @pytest.mark.engines
 def test_workers_of_prism_find_what_threads_find_and_say_the_same(dataset_copy, capsys, prism):
     damage_in_many_ways(dataset_copy)
-    here = run(capsys, "verify", dataset_copy)
-    assert here[0] == 1
-    assert run(capsys, "verify", dataset_copy, *prism) == here
+    expected = run(capsys, "verify", dataset_copy)
+    assert expected[0] == 1
+    assert run(capsys, "verify", dataset_copy, *prism) == expected
     assert not (dataset_copy / ".jpeg2tpu").exists()
 
 
@@ -171,10 +171,10 @@ def no_network(monkeypatch, tmp_path):
 )
 def test_without_prism_the_command_says_how_to_build_it(capsys, few_digits, tmp_path, flags, message):
     args = [f"--input={few_digits}", f"--output={tmp_path}/out", "--runner=PrismRunner", *flags]
-    said = refused(capsys, "convert", *args)
-    assert message in said
-    assert said.count("\n") == 1
-    assert ("PrismRunner has no Prism" not in said) or f"; build it with Go, {INSTALL}, and specify it" in said
+    error = refused(capsys, "convert", *args)
+    assert message in error
+    assert error.count("\n") == 1
+    assert ("PrismRunner has no Prism" not in error) or f"; build it with Go, {INSTALL}, and specify it" in error
     assert not (tmp_path / "out").exists()
 
 

@@ -39,8 +39,8 @@ def test_no_more_processes_than_are_asked_for_make_records(few_digits, tmp_path,
         main(["convert", f"--input={few_digits}", f"--output={tmp_path}/a", "--runner=FnApiRunner", *FLAGS, *splits])
         == 0
     )
-    seen = most_processes(few_digits, tmp_path / "b", f"--num_processes={num_processes}", *splits)
-    assert seen == (num_processes if num_processes > 1 else 0)  # of 4 shards, or of a single one
+    num_concurrent = most_processes(few_digits, tmp_path / "b", f"--num_processes={num_processes}", *splits)
+    assert num_concurrent == (num_processes if num_processes > 1 else 0)  # of 4 shards, or of a single one
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
@@ -59,23 +59,23 @@ FLAGS = ["--shard_size=10KB", "--max_rejected=100%"]
 
 def most_processes(source: Path, output: Path, *flags: str) -> int:
     """Converts images to 4 shards; returns how many processes worked on units at the same time."""
-    seen: list[int] = []
-    done = threading.Event()
+    counts: list[int] = []
+    stop = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.01):
+        while not stop.wait(0.01):
             with contextlib.suppress(psutil.Error):  # one has just ended
                 servers = psutil.Process().children()
-                seen.append(sum(len(server.children()) for server in servers))
+                counts.append(sum(len(server.children()) for server in servers))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         assert main(["convert", f"--input={source}", f"--output={output}", *FLAGS, *flags]) == 0
     finally:
-        done.set()
+        stop.set()
         watcher.join()
-    return max(seen)
+    return max(counts)
 
 
 @pytest.fixture

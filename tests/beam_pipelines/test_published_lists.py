@@ -114,9 +114,9 @@ def hugging_face_parquet(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
     Path("dataset/data").mkdir(parents=True)
     names = ["tench", "goose"]
     declared = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}}}
-    for split, of in (("train", images[1:17]), ("test", images[:1] + images[17:])):
-        cells = [{"bytes": path.read_bytes(), "path": path.name} for path in of]
-        table = pa.table({"image": cells, "label": [int(path.parent.name) for path in of]})
+    for split, paths in (("train", images[1:17]), ("test", images[:1] + images[17:])):
+        cells = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
+        table = pa.table({"image": cells, "label": [int(path.parent.name) for path in paths]})
         table = table.replace_schema_metadata({"huggingface": json.dumps(declared)})
         pq.write_table(table, f"dataset/data/{split}-00000-of-00001.parquet")
     Path("dataset/README.md").write_text("---\nlicense: mit\n---\n")
@@ -192,13 +192,13 @@ def test_every_row_of_the_table_has_a_layout():
 
 def stored(path: Path) -> Counter[tuple[str, str, bytes]]:
     """(split, class, JPEG) of every record."""
-    found = Counter[tuple[str, str, bytes]]()
+    records = Counter[tuple[str, str, bytes]]()
     for shard in path.glob("*.tfrecord"):
         with open(shard, "rb") as file:
             for _, payload in read_frames(file):
                 record = decode(payload)
-                found[shard.name.partition("-")[0], record.class_name, record.encoded] += 1
-    return found
+                records[shard.name.partition("-")[0], record.class_name, record.encoded] += 1
+    return records
 
 
 @pytest.mark.long
@@ -208,10 +208,10 @@ def test_a_published_layout_is_stored_with_its_labels_and_splits(capsys, images,
     expected, command = LAYOUTS[layout](images), COMMANDS[layout]
     code, _, err = run(capsys, *command)
     assert code == 0, err
-    found = stored(tmp_path / command[-1].partition("=")[2])
+    records = stored(tmp_path / command[-1].partition("=")[2])
     if not any(split for split, _, _ in expected):  # splits by hash
-        found = Counter({("", label, data): count for (_, label, data), count in found.items()})
-    assert found == expected
+        records = Counter({("", label, data): count for (_, label, data), count in records.items()})
+    assert records == expected
     assert err == "".join(f"{line}\n".replace("./", f"{tmp_path}/") for line in NOTES.get(layout, []))
 
 
@@ -263,16 +263,16 @@ def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tm
         if number:
             boxes.append({"image_id": number, "category_id": 17 + number % 2, "area": 9.5})
             boxes.append({"image_id": number, "category_id": 44, "area": 3.5})
-    named = [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}, {"id": 44, "name": "bottle"}]
+    categories = [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}, {"id": 44, "name": "bottle"}]
     listed = [{"id": number, "file_name": f"{number}.jpg"} for number in range(len(images))]
-    instances = {"images": listed, "annotations": boxes, "categories": named}
+    instances = {"images": listed, "annotations": boxes, "categories": categories}
     (tmp_path / "coco/annotations/instances_val2017.json").write_text(json.dumps(instances))
     monkeypatch.chdir(tmp_path / "coco")
-    said = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/out")
-    assert "is in the layout of COCO, where an image has objects with boxes" in said
+    message = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/out")
+    assert "is in the layout of COCO, where an image has objects with boxes" in message
     shutil.copytree(".", "../unpacked/coco")
-    said = refused(capsys, "convert", "--input=../unpacked", f"--output={tmp_path}/out")
-    assert "is in the layout of COCO" in said
+    message = refused(capsys, "convert", "--input=../unpacked", f"--output={tmp_path}/out")
+    assert "is in the layout of COCO" in message
     exec(coco, {})
     assert run(capsys, "convert", "--input=val.csv", f"--output={tmp_path}/out")[0] == 0
     assert sorted(label for _, label, _ in stored(tmp_path / "out").elements()) == ["cat"] * 11 + ["dog"] * 12
@@ -286,13 +286,13 @@ def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tm
             f"<annotation><filename>{number}.jpg</filename><object><name>{name}</name></object></annotation>"
         )
     Path("ImageSets/Main/train.txt").write_text("0\n")
-    said = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/voc")
-    assert "is in the layout of Pascal VOC, where an image has objects with boxes; make a list" in said
+    message = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/voc")
+    assert "is in the layout of Pascal VOC, where an image has objects with boxes; make a list" in message
     Path("../VOCdevkit").mkdir()
     for years in (["VOC2012"], ["VOC2012", "VOC2007"]):
         shutil.copytree(".", f"../VOCdevkit/{years[-1]}")
-        said = refused(capsys, "convert", "--input=../VOCdevkit", f"--output={tmp_path}/voc")
-        assert "VOCdevkit' is in the layout of Pascal VOC" in said
+        message = refused(capsys, "convert", "--input=../VOCdevkit", f"--output={tmp_path}/voc")
+        assert "VOCdevkit' is in the layout of Pascal VOC" in message
     exec(voc, {})
     assert run(capsys, "convert", "--input=voc.csv", f"--output={tmp_path}/voc")[0] == 0
     assert Counter(label for _, label, _ in stored(tmp_path / "voc").elements()) == {"cat": 12, "dog": 12}
@@ -306,9 +306,9 @@ def test_the_labels_of_open_images_become_sets(capsys, images, tmp_path, monkeyp
     lines, expected = ["ImageID,Source,LabelName,Confidence"], Counter[tuple[bytes, tuple[str, ...]]]()
     for number, path in enumerate(images):
         shutil.copy(path, f"train/{number:016x}.jpg")
-        found = {name: number >> bit & 1 for bit, name in enumerate(("/m/01", "/m/02", "/m/03"))}
-        lines += [f"{number:016x},verification,{name},{value}" for name, value in found.items()]
-        classes = tuple(name for name, value in zip(("Cat", "Dog", "Sofa"), found.values(), strict=True) if value)
+        labels = {name: number >> bit & 1 for bit, name in enumerate(("/m/01", "/m/02", "/m/03"))}
+        lines += [f"{number:016x},verification,{name},{value}" for name, value in labels.items()]
+        classes = tuple(name for name, value in zip(("Cat", "Dog", "Sofa"), labels.values(), strict=True) if value)
         expected[path.read_bytes(), classes] += 1
     Path("oidv6-train-annotations-human-imagelabels.csv").write_text("\n".join(lines) + "\n")
     exec(recipe, {})
@@ -327,24 +327,27 @@ def test_an_unknown_layout_is_refused_with_what_was_seen_and_the_closest_layouts
     (tmp_path / "in/data.yaml").write_text("nc: 2\n")
     args = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
     code, _, err = run(capsys, *args)  # a line about labels/, which is no class, goes before the refusal
-    *_, said = err.splitlines()
+    *_, message = err.splitlines()
     assert code == 2
-    assert "has only one class, 'images'; a classifier needs at least 2; the closest layouts are images whose" in said
-    assert "with the class: --label_pattern='(cat|dog)' and images with their classes in a file" in said
-    assert said.endswith("; it has images/*.jpg (24 files), labels/*.txt (24 files), *.yaml (1 file)")
+    assert (
+        "has only one class, 'images'; a classifier needs at least 2; the closest layouts are images whose" in message
+    )
+    assert "with the class: --label_pattern='(cat|dog)' and images with their classes in a file" in message
+    assert message.endswith("; it has images/*.jpg (24 files), labels/*.txt (24 files), *.yaml (1 file)")
     (tmp_path / "in/all.csv").write_text(f"name,y\n{images[0]},a\n")
-    *_, said = run(capsys, *args)[2].splitlines()
-    assert f"the closest layouts are a list of image,label: --input={tmp_path}/in/all.csv and " in said
-    assert said.endswith(", …")
+    *_, message = run(capsys, *args)[2].splitlines()
+    assert f"the closest layouts are a list of image,label: --input={tmp_path}/in/all.csv and " in message
+    assert message.endswith(", …")
 
 
 def test_a_folder_of_zips_is_refused_with_what_is_read(capsys, tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("cats.zip", "dogs.zip"):
         (tmp_path / "in" / name).write_bytes(b"PK")
-    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
     assert (
-        f"the closest layouts are a .zip of class folders: --input={tmp_path}/in/cats.zip and a folder with a" in said
+        f"the closest layouts are a .zip of class folders: --input={tmp_path}/in/cats.zip and a folder with a"
+        in message
     )
 
 
@@ -377,9 +380,9 @@ def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeyp
     (tmp_path / "list.csv").write_text("image,label\n" + "\n".join(lines) + "\n")
     (tmp_path / "names.txt").write_text("a\nb\n")
     command = ("convert", "--input=list.csv", "--output=c", "--label_names=names.txt")
-    said = refused(capsys, *command)
-    assert "the labels are the numbers 0 to 2, for 2 names in" in said
-    assert "or write its lines as NUMBER,NAME" in said
+    message = refused(capsys, *command)
+    assert "the labels are the numbers 0 to 2, for 2 names in" in message
+    assert "or write its lines as NUMBER,NAME" in message
     (tmp_path / "names.txt").write_text("0,zero\n2,two\n1,one and a half\n")
     assert run(capsys, *command)[0] == 0
     assert {label for _, label, _ in stored(tmp_path / "c")} == {"zero", "two", "one and a half"}
@@ -395,10 +398,10 @@ def test_mistakes_are_answered_with_one_line(capsys, images, tmp_path):
         capsys, *args, "--image_column=id"
     )
     assert "has no column 'Id', only" in refused(capsys, *args, "--image_column=Id", "--label_column=kind")
-    said = refused(capsys, *args, "--image_column=id", "--label_column=kind", f"--image_folder={tmp_path}/none")
-    assert f"the folder of images '{tmp_path}/none' does not exist" in said
-    said = refused(capsys, "convert", f"--input={tmp_path}", f"--output={tmp_path}/out", "--image_suffix=.jpg")
-    assert "--image_suffix is for lists, but no --input is a .csv, .tsv or .jsonl" in said
+    message = refused(capsys, *args, "--image_column=id", "--label_column=kind", f"--image_folder={tmp_path}/none")
+    assert f"the folder of images '{tmp_path}/none' does not exist" in message
+    message = refused(capsys, "convert", f"--input={tmp_path}", f"--output={tmp_path}/out", "--image_suffix=.jpg")
+    assert "--image_suffix is for lists, but no --input is a .csv, .tsv or .jsonl" in message
 
 
 def test_a_shard_is_repaired_from_images_in_another_folder(capsys, images, tmp_path, monkeypatch):
@@ -406,11 +409,11 @@ def test_a_shard_is_repaired_from_images_in_another_folder(capsys, images, tmp_p
     dog_breeds(images)
     assert run(capsys, *COMMANDS["Kaggle's dog breeds"])[0] == 0
     shard = next((tmp_path / "dogs").glob("train-*.tfrecord"))
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1])
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
     code, out, _ = run(capsys, "repair", tmp_path / "dogs")
     assert (code, "no problems found" in out) == (0, True)
-    assert shard.read_bytes() == whole
+    assert shard.read_bytes() == content
 
 
 def test_kaggle_names_the_images_of_its_training_set_without_their_folder(tmp_path):
@@ -446,5 +449,5 @@ def test_files_of_records_without_record_are_refused_with_how_to_read_them(capsy
     (tmp_path / "in").mkdir()
     with tarfile.open(tmp_path / "in" / name, "w") as archive:
         archive.add(images[0], "0.jpg")
-    said = refused(capsys, "convert", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}")
-    assert f"the closest layouts are {layout}" in said
+    message = refused(capsys, "convert", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}")
+    assert f"the closest layouts are {layout}" in message

@@ -13,12 +13,12 @@ from tpu_input.command_line.google_client import retries
 
 
 def response(status: int, reason: str) -> requests.Response:
-    made = requests.Response()
-    made.status_code = status
+    answer = requests.Response()
+    answer.status_code = status
     body = {"error": {"code": status, "message": "no", "errors": [{"reason": reason, "message": "no"}]}}
-    made._content = json.dumps(body).encode()
-    made.request = requests.Request("GET", "http://localhost/b").prepare()
-    return made
+    answer._content = json.dumps(body).encode()
+    answer.request = requests.Request("GET", "http://localhost/b").prepare()
+    return answer
 
 
 @pytest.mark.parametrize("is_invalid", [False, True])

@@ -35,8 +35,8 @@ def failing(error: Exception):
 def test_what_the_machine_lacks_stops_the_run_and_rejects_nothing(monkeypatch, code):
     monkeypatch.setattr(storage, "DELAYS", (0, 0))
     monkeypatch.setattr(local_files, "read_bytes", failing(OSError(code, os.strerror(code), "a.jpg")))
-    said = rf"^'a.jpg' cannot be read now, after 3 tries: {os.strerror(code)}; fix the storage"
-    with pytest.raises(storage.Unavailable, match=said):
+    message = rf"^'a.jpg' cannot be read now, after 3 tries: {os.strerror(code)}; fix the storage"
+    with pytest.raises(storage.Unavailable, match=message):
         list(read_rows([Row("a", "a.jpg")]))
 
 
@@ -54,13 +54,13 @@ def test_want_of_memory_stops_the_run_and_rejects_nothing(monkeypatch, tmp_path)
 
 @pytest.mark.parametrize(("waits", "prefix"), [(False, ""), (True, ""), (False, "gs://bucket/")])
 def test_threads_read_what_takes_time_and_all_rows_come_in_order(monkeypatch, waits, prefix):
-    here, readers, in_flight, most = threading.get_ident(), list[bool](), 0, 0
+    main_thread, readers, in_flight, peak = threading.get_ident(), list[bool](), 0, 0
 
     def read(uri: str, version: int) -> bytes:
-        nonlocal in_flight, most
-        readers.append(threading.get_ident() == here)
+        nonlocal in_flight, peak
+        readers.append(threading.get_ident() == main_thread)
         in_flight += 1
-        most = max(most, in_flight)
+        peak = max(peak, in_flight)
         if waits or prefix:
             time.sleep(0.005)
         in_flight -= 1
@@ -72,7 +72,7 @@ def test_threads_read_what_takes_time_and_all_rows_come_in_order(monkeypatch, wa
     assert list(read_rows(rows)) == with_file
     if waits or prefix:
         assert readers.count(True) == (0 if prefix else 1)
-        assert most > 16
+        assert peak > 16
     else:
         assert readers.count(False) < 100  # but for a page fault that may have taken a moment
         assert len(readers) == 500
@@ -80,17 +80,17 @@ def test_threads_read_what_takes_time_and_all_rows_come_in_order(monkeypatch, wa
 
 @pytest.mark.parametrize(("waits", "prefix"), [(False, ""), (True, ""), (False, "gs://bucket/")])
 def test_a_unit_is_read_ahead_of_the_one_before_it_where_reading_takes_time(monkeypatch, waits, prefix):
-    here, readers, waited = threading.get_ident(), list[bool](), 0
+    main_thread, readers, num_waits = threading.get_ident(), list[bool](), 0
 
     def read(uri: str, version: int) -> bytes:
-        nonlocal waited
-        readers.append(threading.get_ident() == here)
-        waited += waits
+        nonlocal num_waits
+        readers.append(threading.get_ident() == main_thread)
+        num_waits += waits
         return uri[len(prefix) :].encode()
 
     monkeypatch.setattr(storage, "read_bytes", read)
-    monkeypatch.setattr(read_ahead, "_num_waits", lambda: waited)
-    reader, num_here = Reader(), []
+    monkeypatch.setattr(read_ahead, "_num_waits", lambda: num_waits)
+    reader, counts = Reader(), []
     for unit in range(8):
         rows = [
             Row(f"{number:04d}", f"{prefix}{number:04d}", num_bytes=4) for number in range(20 * unit, 20 * unit + 20)
@@ -98,18 +98,18 @@ def test_a_unit_is_read_ahead_of_the_one_before_it_where_reading_takes_time(monk
         loaded = reader.begin(rows)
         readers.clear()
         assert list(loaded) == [(row, row.key.encode()) for row in rows]
-        num_here.append(readers.count(True))
+        counts.append(readers.count(True))
     if not waits:
-        assert num_here == ([0] * 8 if prefix else [20] * 8)
+        assert counts == ([0] * 8 if prefix else [20] * 8)
     else:  # then one unit is read ahead, after the next wait two, then four
-        assert [count > 0 for count in num_here] == [True, False, True, False, False, True, False, False]
+        assert [count > 0 for count in counts] == [True, False, True, False, False, True, False, False]
 
 
 def test_local_files_are_read_here_again_when_they_no_longer_take_time(monkeypatch):
-    here, readers = threading.get_ident(), list[bool]()
+    main_thread, readers = threading.get_ident(), list[bool]()
 
     def read(uri: str, version: int) -> bytes:
-        readers.append(threading.get_ident() == here)
+        readers.append(threading.get_ident() == main_thread)
         if len(readers) == 1:
             time.sleep(0.005)
         return b""
@@ -124,10 +124,10 @@ def test_local_files_are_read_here_again_when_they_no_longer_take_time(monkeypat
 
 
 def test_the_longer_reads_take_time_the_more_are_ahead(monkeypatch):
-    here, readers = threading.get_ident(), list[bool]()
+    main_thread, readers = threading.get_ident(), list[bool]()
 
     def read(uri: str, version: int) -> bytes:
-        readers.append(threading.get_ident() == here)
+        readers.append(threading.get_ident() == main_thread)
         time.sleep(0.001)
         return b""
 
@@ -218,11 +218,11 @@ def test_inputs_that_changed_after_they_were_listed_stop_the_conversion_by_name(
     processes, few_digits, tmp_path, monkeypatch, capsys
 ):
     changed = [few_digits / "0" / "0000.jpg", few_digits / "2" / sorted(os.listdir(few_digits / "2"))[5]]
-    gone = few_digits / "1" / "0001.jpg"
+    missing_path = few_digits / "1" / "0001.jpg"
     sizes = {path: path.stat().st_size for path in changed}
 
     def change() -> None:
-        gone.unlink()
+        missing_path.unlink()
         for path in changed:
             replace(path)
 
@@ -241,7 +241,7 @@ def test_inputs_that_changed_after_they_were_listed_stop_the_conversion_by_name(
     assert "3 inputs have changed since they were listed: " in err
     for path, size in sizes.items():
         assert f"'{path}' has {size + 1000} bytes, previously {size}" in err
-    assert f"'{gone}' no longer exists" in err
+    assert f"'{missing_path}' no longer exists" in err
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert main([*command, "--overwrite"]) == 0
     assert "rejected: 0 of 35" in capsys.readouterr().out

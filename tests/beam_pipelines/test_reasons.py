@@ -16,11 +16,11 @@ PACKAGES = ROOT / "beam_pipelines", ROOT / "tpu_input" / "stored_images"
 
 def given_codes(source: str) -> set[str]:
     """Returns the codes in Rejected("…", …), row.reject("…", …) and the like, also from a variable of that function."""
-    found = set()
+    codes = set()
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef):
             continue
-        held = {
+        assignments = {
             target.id: assigned.value
             for assigned in ast.walk(function)
             if isinstance(assigned, ast.Assign)
@@ -29,8 +29,8 @@ def given_codes(source: str) -> set[str]:
         }
         for call in ast.walk(function):
             if isinstance(call, ast.Call) and _name(call.func) in ("Rejected", "reject", "TryAgain"):
-                found |= _strings(held.get(_name(call.args[0]), call.args[0]))
-    return found
+                codes |= _strings(assignments.get(_name(call.args[0]), call.args[0]))
+    return codes
 
 
 def _name(node: ast.expr) -> str:
@@ -45,8 +45,8 @@ def _strings(node: ast.expr) -> set[str]:
 
 
 def test_the_table_holds_the_codes_that_the_package_gives_and_no_other():
-    given = set().union(*(given_codes(path.read_text()) for package in PACKAGES for path in package.glob("**/*.py")))
-    assert given | set(not_images.REASONS) | {HTTP_STATUS} == REASONS.keys()
+    codes = set().union(*(given_codes(path.read_text()) for package in PACKAGES for path in package.glob("**/*.py")))
+    assert codes | set(not_images.REASONS) | {HTTP_STATUS} == REASONS.keys()
 
 
 def test_every_status_of_http_is_explained():

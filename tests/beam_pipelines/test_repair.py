@@ -55,7 +55,7 @@ def test_repair_writes_the_lengths_again_without_the_sources(few_digits, tmp_pat
         path.write_bytes(b"noise")
     else:  # numbers and sums are right, so the order of the lengths is only compared where the shard is whole
         with path.open("wb") as file:
-            write_lengths(file, {name: of[::-1] for name, of in lengths.items()})
+            write_lengths(file, {name: shard_lengths[::-1] for name, shard_lengths in lengths.items()})
     if damage == "with a shard":
         (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
     else:
@@ -127,12 +127,12 @@ RUNNERS = pytest.mark.parametrize("beam_options", [None, local()], ids=["here", 
 def test_a_shard_is_repaired_without_other_inputs_and_other_shards(few_digits, tmp_path, damage, beam_options):
     manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
-    kept = {row.uri for row in rows_of(tmp_path / "out", shard)}
+    uris = {row.uri for row in rows_of(tmp_path / "out", shard)}
     index = shard.replace(".tfrecord", ".parquet")
     (tmp_path / "out" / (shard if damage == "shard" else f"index/{index}")).write_bytes(b"noise")
     findings = verify(manifest.path)
     for path in few_digits.rglob("*.*"):
-        if str(path) not in kept:
+        if str(path) not in uris:
             path.unlink()
     for path in [*(tmp_path / "out").glob("*.tfrecord"), *(tmp_path / "out").glob("*/*.parquet")]:
         if path.name not in (shard, index):
@@ -146,7 +146,7 @@ def test_a_shard_is_repaired_without_other_inputs_and_other_shards(few_digits, t
 def test_the_command_repairs_one_shard_and_opens_no_file_of_another(few_digits, tmp_path):
     manifest, *_ = convert(options(few_digits, tmp_path / "out"))
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
-    own = {row.uri for row in rows_of(tmp_path / "out", shard)}
+    uris = {row.uri for row in rows_of(tmp_path / "out", shard)}
     (tmp_path / "out" / shard).write_bytes(b"noise")
     code = f"""
 import sys
@@ -154,11 +154,11 @@ import beam_pipelines.__main__ as command
 sys.addaudithook(lambda event, args: print("OPENED", args[0], file=sys.stderr) if event == "open" else None)
 sys.exit(command.main(["repair", {manifest.path!r}, "--shard={shard}"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"no problems found in {shard}; every record was read" in done.stdout
-    opened = {line.removeprefix("OPENED ") for line in done.stderr.splitlines() if line.startswith("OPENED ")}
-    assert {path for path in opened if path.startswith(f"{few_digits}/")} == own
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert f"no problems found in {shard}; every record was read" in result.stdout
+    opened = {line.removeprefix("OPENED ") for line in result.stderr.splitlines() if line.startswith("OPENED ")}
+    assert {path for path in opened if path.startswith(f"{few_digits}/")} == uris
     shards = {Path(path).name for path in opened if re.search(r"-of-\d+\.(tfrecord|parquet)$", path)}
     assert shards == {shard, shard.replace(".tfrecord", ".parquet")}
     assert files(tmp_path / "out") == before
@@ -180,9 +180,9 @@ def test_a_shard_of_an_archive_or_a_list_is_repaired_from_what_its_index_names(f
     (tmp_path / "out" / shard).unlink()
     findings = verify(manifest.path)
     if kind == "list":
-        kept = {posixpath.normpath(row.uri) for row in rows_of(tmp_path / "out", shard)}
+        uris = {posixpath.normpath(row.uri) for row in rows_of(tmp_path / "out", shard)}
         for path in few_digits.rglob("*.*"):
-            if str(path) not in kept:
+            if str(path) not in uris:
                 path.unlink()
     assert repair(findings) == [shard]
     assert files(tmp_path / "out") == before

@@ -52,12 +52,12 @@ def nasty_copy(nasty, tmp_path) -> Path:
 class _Elements(html.parser.HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.start_tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.start_tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
@@ -73,7 +73,7 @@ def test_every_input_is_accounted_for(page):
 
 
 def test_no_name_becomes_an_element_and_nothing_points_outside(page):
-    elements = _Elements(page).found
+    elements = _Elements(page).start_tags
     tags = {tag for tag, _ in elements}
     assert not tags & {"iframe", "object", "embed", "base", "form", "style "}
     assert sum(tag == "script" for tag, _ in elements) == 1
@@ -119,14 +119,14 @@ def test_every_reason_is_counted_explained_and_shown(page):
 
 def test_look_alikes_across_splits_and_labels_come_first(nasty, page):
     manifest = complete_manifest(str(nasty))
-    found = find_look_alikes(manifest, read_all(manifest))
-    keys = [sorted(Path(example.key).name for example in group.examples) for group in found.groups]
+    result = find_look_alikes(manifest, read_all(manifest))
+    keys = [sorted(Path(example.key).name for example in group.examples) for group in result.groups]
     assert keys[0] == ["2.jpg", "neither.jpg"]
     assert ["0.jpg", "again.jpg"] in keys
     assert ["1.jpg", "no china.jpg"] in keys
-    assert (found.all.across_splits, found.all.conflicting) == (2, 2)
-    assert [(group.num_images, group.splits) for group in found.common] == [(60, ["train"])]
-    assert found.num_near - found.num_compared == 60 * 59 // 2  # the blank ones, with each other
+    assert (result.all.across_splits, result.all.conflicting) == (2, 2)
+    assert [(group.num_images, group.splits) for group in result.common] == [(60, ["train"])]
+    assert result.num_near - result.num_compared == 60 * 59 // 2  # the blank ones, with each other
     text = text_of(page)
     assert "2 groups of look-alikes are in more than one split" in text
     assert "2 groups of look-alikes are under different labels" in text
@@ -148,9 +148,9 @@ def test_examples_are_shown_by_split(nasty, page):
         names, pictures = re.findall(r'"of-split">(\w+)<', part), part.split('class="of-split"')[1:]
         assert names
         for name, row in zip(names, pictures, strict=True):
-            shown = re.findall(r'alt="[^"]* pixels, (\w+)"', row)
-            assert shown == [name] * len(shown)
-            assert 0 < len(shown) <= report_page.MAX_EXAMPLES // len(manifest.splits)
+            splits = re.findall(r'alt="[^"]* pixels, (\w+)"', row)
+            assert splits == [name] * len(splits)
+            assert 0 < len(splits) <= report_page.MAX_EXAMPLES // len(manifest.splits)
     assert "validation" in section
 
 
@@ -175,14 +175,14 @@ def test_all_pictures_are_small_jpegs(page):
         image = Image.open(io.BytesIO(base64.b64decode(source)))
         assert image.format == "JPEG"
         assert max(image.size) <= thumbnails.LARGE_SIDE
-    shown = [max(Image.open(io.BytesIO(base64.b64decode(source))).size) for source in sources]
-    assert sum(side > thumbnails.SIDE for side in shown) == 6  # three pairs of look-alikes
+    sides = [max(Image.open(io.BytesIO(base64.b64decode(source))).size) for source in sources]
+    assert sum(side > thumbnails.SIDE for side in sides) == 6  # three pairs of look-alikes
 
 
 def test_the_page_stays_below_eight_megabytes_whatever_the_dataset():
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (500, 500, 3), np.uint8))
     pictures_of_noise = [thumbnail(encoded(noise, "PNG"), side) for side in (thumbnails.SIDE, thumbnails.LARGE_SIDE)]
-    small, large = [len(each.uri) for each in pictures_of_noise if each]
+    small, large = [len(picture.uri) for picture in pictures_of_noise if picture]
     num_large = look_alikes.MAX_GROUPS * look_alikes.MAX_LARGE
     num_small = (
         look_alikes.MAX_GROUPS * (look_alikes.MAX_MEMBERS - look_alikes.MAX_LARGE)
@@ -252,14 +252,16 @@ OPTIONS = [
 def test_the_command_on_the_page_makes_the_same_shards(flags, few_digits, tmp_path):
     """Options → manifest → command → options."""
     parse = lambda argv: conversion_options(make_parser().parse_known_args(argv)[0])  # noqa: E731
-    given = parse(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags])
-    fields = json.loads(json.dumps({"sources": [each.fields() for each in given.sources], "options": given.shaping()}))
+    opts = parse(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags])
+    fields = json.loads(
+        json.dumps({"sources": [source.fields() for source in opts.sources], "options": opts.shaping()})
+    )
     split = Split((Shard("train-00000-of-00001.tfrecord", 1, 1, "0" * 64),), (1, 0), *[(1, 1, 1)] * 4)
     manifest = Manifest(str(tmp_path), ("a", "b"), 0, {"train": split}, 1, {}, fingerprint="0" * 64, **fields)
     words = shlex.split(command_of(manifest))
     assert words[:2] == ["jpeg2tpu", "convert"]
     again = parse(words[1:])
-    assert (again.shaping(), again.sources) == (given.shaping(), given.sources)
+    assert (again.shaping(), again.sources) == (opts.shaping(), opts.sources)
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,12 @@ def test_charts_and_pictures_are_there_and_nothing_is_fetched(opened, page):
     assert opened.evaluate("document.title") == "out: 121 records"
     pictures = opened.evaluate("[...document.images].map(image => [image.naturalWidth, image.offsetWidth])")
     assert len(pictures) == page.read_text().count("<img ") > 20
-    assert all(0 < natural <= thumbnails.LARGE_SIDE and shown > 0 for natural, shown in pictures)
     assert all(
-        shown > 150 for shown in opened.evaluate("[...document.querySelectorAll('.pair img')].map(i => i.width)")
+        0 < natural_width <= thumbnails.LARGE_SIDE and offset_width > 0 for natural_width, offset_width in pictures
+    )
+    assert all(
+        offset_width > 150
+        for offset_width in opened.evaluate("[...document.querySelectorAll('.pair img')].map(i => i.width)")
     )
     bars = "[...document.querySelectorAll('.track i, .histogram rect, .strip line, .parts i')]"
     sizes = opened.evaluate(
@@ -129,10 +132,10 @@ def test_a_path_is_copied(opened, nasty):
     assert all(Path(path).is_file() and Path(path).is_relative_to(nasty.parent / "in") for path in paths)
     opened.evaluate("document.querySelector('.pair [data-copy]').focus()")
     press(opened, "Enter")  # a user's own action, which browsers want to see before they copy
-    told = (
+    announcement = (
         "new Promise(done => new MutationObserver(() => done(status.textContent)).observe(status, {childList: true}))"
     )
-    opened.evaluate(f"(status => status.textContent || {told})(document.getElementById('status'))")
+    opened.evaluate(f"(status => status.textContent || {announcement})(document.getElementById('status'))")
     assert opened.evaluate("document.getElementById('status').textContent") == f"Copied: {paths[0]}"
     assert opened.evaluate("navigator.clipboard.readText()") == paths[0]
 
@@ -145,7 +148,7 @@ def press(page: Page, key: str) -> None:
 
 
 def test_everything_is_reached_by_the_keyboard_alone(opened):
-    wanted = opened.evaluate(
+    num_focusable = opened.evaluate(
         "[...document.querySelectorAll('a, button, input, summary, [tabindex]')]"
         ".filter(element => element.checkVisibility()).length"
     )
@@ -155,14 +158,14 @@ def test_everything_is_reached_by_the_keyboard_alone(opened):
         "return [e.tagName, (e.getAttribute('aria-label') || e.textContent || e.id).trim(), s.outlineStyle,"
         "b.width > 0 && b.top < innerHeight && b.bottom > 0]; })()"
     )
-    for _ in range(wanted + 1):
+    for _ in range(num_focusable + 1):
         press(opened, "Tab")
         reached.append(opened.evaluate(current))
         if reached[-1][0] == "BODY":
             break
-    stops = [each for each in reached if each[0] != "BODY"]
+    stops = [stop for stop in reached if stop[0] != "BODY"]
     assert stops[0][:2] == ["A", "Skip to the content"]
-    assert len(stops) >= wanted
+    assert len(stops) >= num_focusable
     assert all(name and outline != "none" and on_screen for _, name, outline, on_screen in stops), stops
 
 
@@ -205,12 +208,12 @@ def test_axe_finds_nothing(opened, scheme):
     opened.prefer(scheme)
     opened.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     opened.evaluate(AXE.read_text() + "; 0")
-    found = json.loads(
+    result = json.loads(
         opened.evaluate("axe.run().then(found => JSON.stringify([found.violations, found.passes.length]))")
     )
-    violations = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found[0]]
+    violations = [(violation["id"], [node["html"][:200] for node in violation["nodes"]]) for violation in result[0]]
     assert violations == []
-    assert found[1] > 20
+    assert result[1] > 20
 
 
 def test_sources_are_shown_beside_what_is_stored(browser, tmp_path):

@@ -47,7 +47,7 @@ def test_a_shard_that_two_workers_write_record_by_record_at_the_same_time_is_who
                 workers.submit(write_planned, shard, folder, opts, Inline(), lambda *_, both=both: both.wait())
                 for _ in range(2)
             ]
-        assert [each.result() is None for each in tries].count(True) == 1  # the other's receipt counts
+        assert [attempt.result() is None for attempt in tries].count(True) == 1  # the other's receipt counts
     convert(opts)
     assert files(tmp_path / "out") == expected
 
@@ -73,17 +73,17 @@ def test_in_a_bucket_a_worker_that_ends_after_the_commit_changes_nothing_and_lea
 
 def overtaken(opts, folder: WorkingFolder, shard: str) -> BaseException | None:
     """Returns what a worker raises that ends a shard after another conversion has committed."""
-    begun, committed = threading.Event(), threading.Event()
+    start_event, commit_event = threading.Event(), threading.Event()
 
     def wait(*_) -> None:
-        begun.set()
-        assert committed.wait(60)
+        start_event.set()
+        assert commit_event.wait(60)
 
     with ThreadPoolExecutor(1) as workers:
         late = workers.submit(write_planned, shard, folder, opts, Inline(), wait)
-        assert begun.wait(60)
+        assert start_event.wait(60)
         convert(opts)
-        committed.set()
+        commit_event.set()
         return late.exception()
 
 

@@ -39,15 +39,15 @@ def manifest_of(path: Path) -> dict:
 
 def records(path: Path) -> dict[str, tuple[str, Record]]:
     """(split, record) by key, of all shards; of a key that is there twice, the test fails."""
-    found: dict[str, tuple[str, Record]] = {}
+    contents: dict[str, tuple[str, Record]] = {}
     for split, content in manifest_of(path)["splits"].items():
         for shard in content["shards"]:
             with open(path / shard["name"], "rb") as file:
                 for _, payload in read_frames(file):
                     record = decode(payload)
-                    assert record.key not in found
-                    found[record.key] = split, record
-    return found
+                    assert record.key not in contents
+                    contents[record.key] = split, record
+    return contents
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -55,7 +55,7 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
-def made(capsys, *args: object) -> str:
+def run_command(capsys, *args: object) -> str:
     code, out, err = run(capsys, *args)
     others = [line for line in err.splitlines() if not line.startswith("duplicates left out: ")]
     assert (code, others) == (0, []), err
@@ -63,14 +63,14 @@ def made(capsys, *args: object) -> str:
 
 
 def is_sound(capsys, path: Path) -> bool:
-    return "no problems found" in made(capsys, "verify", path)
+    return "no problems found" in run_command(capsys, "verify", path)
 
 
 def test_relabel_changes_the_named_labels_and_nothing_else(capsys, dataset, tmp_path):
     before, output = records(dataset), tmp_path / "out"
     keys = sorted(key for key in before if key.startswith("1/"))[:7]
     labels = write(tmp_path / "l.csv", "key,label", *(f"{key},7" for key in keys))
-    made(capsys, "relabel", dataset, f"--labels={labels}", f"--output={output}")
+    run_command(capsys, "relabel", dataset, f"--labels={labels}", f"--output={output}")
     expected = {
         key: (split, record._replace(label=7, class_name="7") if key in keys else record)
         for key, (split, record) in before.items()
@@ -85,9 +85,9 @@ def test_relabel_changes_the_named_labels_and_nothing_else(capsys, dataset, tmp_
 def test_a_label_that_is_no_class_is_refused_unless_it_is_added(capsys, dataset, tmp_path):
     key, output = next(iter(records(dataset))), tmp_path / "out"
     labels = write(tmp_path / "l.csv", "key,label", f"{key},A")
-    said = refused(capsys, "relabel", dataset, f"--labels={labels}", f"--output={output}")
-    assert f"'A' is none of the 10 classes of '{dataset}'" in said
-    made(capsys, "relabel", dataset, f"--labels={labels}", "--add_classes", f"--output={output}")
+    message = refused(capsys, "relabel", dataset, f"--labels={labels}", f"--output={output}")
+    assert f"'A' is none of the 10 classes of '{dataset}'" in message
+    run_command(capsys, "relabel", dataset, f"--labels={labels}", "--add_classes", f"--output={output}")
     assert manifest_of(output)["classes"] == [*"0123456789", "A"]
     assert records(output)[key][1].label == 10
 
@@ -114,38 +114,38 @@ def test_a_list_of_labels_that_cannot_be_meant_is_refused_and_nothing_is_written
 def test_an_output_with_another_dataset_advises_only_options_that_the_command_has(capsys, dataset, tmp_path):
     args = ("relabel", dataset, f"--output={tmp_path / 'out'}")
     first, second = sorted(records(dataset))[:2]
-    made(capsys, *args, f"--labels={write(tmp_path / 'a.csv', 'key,label', f'{first},3')}")
-    said = refused(capsys, *args, f"--labels={write(tmp_path / 'b.csv', 'key,label', f'{second},3')}")
-    assert "holds another dataset" in said
-    assert "--overwrite" in said
-    assert "--extend" not in said
+    run_command(capsys, *args, f"--labels={write(tmp_path / 'a.csv', 'key,label', f'{first},3')}")
+    message = refused(capsys, *args, f"--labels={write(tmp_path / 'b.csv', 'key,label', f'{second},3')}")
+    assert "holds another dataset" in message
+    assert "--overwrite" in message
+    assert "--extend" not in message
 
 
 def test_filter_accounts_for_what_it_leaves_out(capsys, dataset, tmp_path):
     before, output = records(dataset), tmp_path / "out"
     classes, keys = write(tmp_path / "c.txt", "7", "2"), [key for key in before if key.startswith("7/")][:3]
     write(tmp_path / "k.txt", *keys)
-    out = made(
+    out = run_command(
         capsys,
         *("filter", dataset, f"--only_classes={classes}", f"--without_keys={tmp_path}/k.txt", f"--output={output}"),
     )
-    kept = {key: found for key, found in before.items() if key[0] in "27" and key not in keys}
+    remaining = {key: example for key, example in before.items() if key[0] in "27" and key not in keys}
     label = {"2": 0, "7": 1}
     assert records(output) == {
-        key: (split, record._replace(label=label[key[0]])) for key, (split, record) in kept.items()
+        key: (split, record._replace(label=label[key[0]])) for key, (split, record) in remaining.items()
     }
     assert manifest_of(output)["classes"] == ["2", "7"]
-    assert manifest_of(output)["num_rejected"] == {"left_out": len(before) - len(kept)}
+    assert manifest_of(output)["num_rejected"] == {"left_out": len(before) - len(remaining)}
     lines = [json.loads(line) for line in (output / "rejected.jsonl").read_text().splitlines()]
-    assert {line["key"] for line in lines} == before.keys() - kept.keys()
-    assert f"left_out {len(before) - len(kept)}" in out
+    assert {line["key"] for line in lines} == before.keys() - remaining.keys()
+    assert f"left_out {len(before) - len(remaining)}" in out
     assert is_sound(capsys, output)
 
 
 def test_only_keys_and_without_classes(capsys, dataset, tmp_path):
     keys = write(tmp_path / "k.txt", *list(records(dataset))[:200])
     classes = write(tmp_path / "c.txt", "0")
-    made(
+    run_command(
         capsys,
         *("filter", dataset, f"--only_keys={keys}", f"--without_classes={classes}", f"--output={tmp_path}/out"),
     )
@@ -155,38 +155,38 @@ def test_only_keys_and_without_classes(capsys, dataset, tmp_path):
 
 def test_split_assigns_every_example_again(capsys, dataset, tmp_path):
     before, output = records(dataset), tmp_path / "out"
-    made(capsys, "split", dataset, "--splits=train=50%,test=50%", f"--output={output}")
+    run_command(capsys, "split", dataset, "--splits=train=50%,test=50%", f"--output={output}")
     after = records(output)
     assert {key: record for key, (_, record) in after.items()} == {key: record for key, (_, record) in before.items()}
     counts = Counter(split for split, _ in after.values())
     assert counts.keys() == {"train", "test"}
     assert abs(counts["train"] - len(before) / 2) < 4 * (len(before) / 4) ** 0.5  # four standard deviations
     # With another seed, the splits are drawn independently of those before.
-    made(capsys, "split", dataset, "--splits=train=50%,test=50%", "--seed=1", f"--output={tmp_path}/seed")
+    run_command(capsys, "split", dataset, "--splits=train=50%,test=50%", "--seed=1", f"--output={tmp_path}/seed")
     again = records(tmp_path / "seed")
     validation = [key for key, (split, _) in before.items() if split == "validation"]
-    of_these = sum(again[key][0] == "train" for key in validation)
-    assert abs(of_these - len(validation) / 2) < 4 * (len(validation) / 4) ** 0.5
+    num_train = sum(again[key][0] == "train" for key in validation)
+    assert abs(num_train - len(validation) / 2) < 4 * (len(validation) / 4) ** 0.5
 
 
 def test_reshard_keeps_every_record_byte_for_byte_in_its_order(capsys, dataset, tmp_path):
     output = tmp_path / "out"
-    made(capsys, "reshard", dataset, "--shard_size=500KB", f"--output={output}")
+    run_command(capsys, "reshard", dataset, "--shard_size=500KB", f"--output={output}")
     for split in ("train", "validation"):
         assert b"".join(path.read_bytes() for path in sorted(output.glob(f"{split}-*"))) == b"".join(
             path.read_bytes() for path in sorted(dataset.glob(f"{split}-*"))
         )
     assert len(list(output.glob("train-*"))) < len(list(dataset.glob("train-*")))
-    made(capsys, "reshard", dataset, "--num_shards=train=4,validation=1", f"--output={tmp_path}/counted")
+    run_command(capsys, "reshard", dataset, "--num_shards=train=4,validation=1", f"--output={tmp_path}/counted")
     assert len(list((tmp_path / "counted").glob("train-*"))) == 4
 
 
 def test_merge_unites_classes_by_name_and_keeps_one_of_each_image(capsys, dataset, tmp_path):
     before = records(dataset)
-    for name, digits_of in (("a", "012"), ("b", "210987")):
-        classes = write(tmp_path / f"{name}.txt", *digits_of)
-        made(capsys, "filter", dataset, f"--only_classes={classes}", f"--output={tmp_path}/{name}")
-    out = made(capsys, "merge", f"old={tmp_path}/a", tmp_path / "b", f"--output={tmp_path}/both")
+    for name, digits in (("a", "012"), ("b", "210987")):
+        classes = write(tmp_path / f"{name}.txt", *digits)
+        run_command(capsys, "filter", dataset, f"--only_classes={classes}", f"--output={tmp_path}/{name}")
+    out = run_command(capsys, "merge", f"old={tmp_path}/a", tmp_path / "b", f"--output={tmp_path}/both")
     merged = records(tmp_path / "both")
     assert manifest_of(tmp_path / "both")["classes"] == [*"012", *"789"]
     expected = Counter(record.sha256 for _, record in before.values() if record.class_name in "012789")
@@ -197,7 +197,7 @@ def test_merge_unites_classes_by_name_and_keeps_one_of_each_image(capsys, datase
         assert (record.encoded, record.class_name) == (old.encoded, old.class_name)
     assert "(duplicate " in out
     assert is_sound(capsys, tmp_path / "both")
-    made(capsys, "merge", tmp_path / "a", tmp_path / "b", f"--output={tmp_path}/all", "--dedup=none")
+    run_command(capsys, "merge", tmp_path / "a", tmp_path / "b", f"--output={tmp_path}/all", "--dedup=none")
     assert len(records(tmp_path / "all")) == len(records(tmp_path / "a")) + len(records(tmp_path / "b"))
 
 
@@ -207,10 +207,10 @@ def test_mistakes_are_answered_with_one_line(capsys, dataset, tmp_path):
     assert "merge needs at least two datasets" in refused(capsys, "merge", dataset, output)
     assert "filter needs at least one of --only_keys" in refused(capsys, "filter", dataset, output)
     assert "contains no manifest.json" in refused(capsys, "reshard", tmp_path, output)
-    said = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}/none.txt", output)
-    assert f"{str(tmp_path / 'none.txt')!r} of --only_keys does not exist" in said
-    said = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}", output)
-    assert f"{str(tmp_path)!r} of --only_keys is a folder; it must be a text file with one key per line" in said
+    message = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}/none.txt", output)
+    assert f"{str(tmp_path / 'none.txt')!r} of --only_keys does not exist" in message
+    message = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}", output)
+    assert f"{str(tmp_path)!r} of --only_keys is a folder; it must be a text file with one key per line" in message
     classes = write(tmp_path / "c.txt", "seven")
     assert "not among the classes of" in refused(capsys, "filter", dataset, f"--without_classes={classes}", output)
     assert "overlap" in refused(capsys, "reshard", dataset, f"--output={dataset}/again")
@@ -227,9 +227,9 @@ def test_mistakes_are_answered_with_one_line(capsys, dataset, tmp_path):
     ],
 )
 def test_a_file_that_does_not_exist_is_named_with_what_it_must_be(capsys, digits_dataset, command, flag, needed):
-    of_split = ["--splits=train=90%,test=10%"] if command == "split" else []
-    said = refused(capsys, command, digits_dataset.path, f"--{flag}=/no/file", "--output=/no/output", *of_split)
-    assert said == f"error: '/no/file' of --{flag} does not exist; it must be {needed}\n"
+    split_flags = ["--splits=train=90%,test=10%"] if command == "split" else []
+    message = refused(capsys, command, digits_dataset.path, f"--{flag}=/no/file", "--output=/no/output", *split_flags)
+    assert message == f"error: '/no/file' of --{flag} does not exist; it must be {needed}\n"
 
 
 def test_a_damaged_record_is_rejected_and_a_damaged_index_refused(capsys, dataset, tmp_path):
@@ -238,15 +238,15 @@ def test_a_damaged_record_is_rejected_and_a_damaged_index_refused(capsys, datase
     data = bytearray(shard.read_bytes())
     data[index[1]["offset"] + 400] ^= 1
     shard.write_bytes(data)
-    out = made(capsys, "reshard", dataset, "--shard_size=1MB", f"--output={tmp_path}/out")
+    out = run_command(capsys, "reshard", dataset, "--shard_size=1MB", f"--output={tmp_path}/out")
     assert "unreadable 1" in out
     assert index[1]["key"] not in records(tmp_path / "out")
     [line] = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     assert "corrupt payload" in json.loads(line)["detail"]
     path = dataset / "index" / f"{shard.stem}.parquet"
     path.write_bytes(path.read_bytes()[:-20])
-    said = refused(capsys, "reshard", dataset, "--shard_size=1MB", f"--output={tmp_path}/again")
-    assert f"verify --repair {dataset}" in said
+    message = refused(capsys, "reshard", dataset, "--shard_size=1MB", f"--output={tmp_path}/again")
+    assert f"verify --repair {dataset}" in message
 
 
 @pytest.mark.parametrize("change", [{"label": 11}, {"label": -1}, {"offset": 5}, {"length": 2**40}, {"key": ""}])
@@ -256,24 +256,24 @@ def test_positions_and_labels_of_an_index_are_not_trusted(capsys, dataset, tmp_p
     rows = table.to_pylist()
     rows[0] |= change
     pq.write_table(table.from_pylist(rows, table.schema), path)
-    said = refused(capsys, "reshard", dataset, "--shard_size=1MB", f"--output={tmp_path}/out")
-    assert "cannot be used: it does not match shard" in said
+    message = refused(capsys, "reshard", dataset, "--shard_size=1MB", f"--output={tmp_path}/out")
+    assert "cannot be used: it does not match shard" in message
 
 
 @pytest.mark.long
 def test_a_runner_writes_the_same_bytes_and_repair_makes_a_shard_again(capsys, dataset, tmp_path):
     for name, flags in (("a", ()), ("b", ("--runner=DirectRunner",))):
-        made(capsys, "reshard", dataset, "--shard_size=50KB", f"--output={tmp_path}/{name}", *flags)
-    whole = files(tmp_path / "a")
-    assert files(tmp_path / "b") == whole
+        run_command(capsys, "reshard", dataset, "--shard_size=50KB", f"--output={tmp_path}/{name}", *flags)
+    expected = files(tmp_path / "a")
+    assert files(tmp_path / "b") == expected
     shard = sorted((tmp_path / "a").glob("train-*"))[3]
     shard.write_bytes(shard.read_bytes()[:-100])
     assert "no problems found" in run(capsys, "repair", tmp_path / "a")[1]
-    assert files(tmp_path / "a") == whole
+    assert files(tmp_path / "a") == expected
     shard.unlink()
     (tmp_path / "a" / "index" / f"{shard.stem}.parquet").unlink()
     assert "no problems found" in run(capsys, "repair", tmp_path / "a")[1]
-    assert files(tmp_path / "a") == whole
+    assert files(tmp_path / "a") == expected
 
 
 @pytest.mark.long
@@ -283,15 +283,15 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(dataset, tmp_path
         return [sys.executable, "-W", "ignore", "-m", "beam_pipelines", *args, "--dedup=none", "--num_processes=2"]
 
     assert subprocess.run(command("whole"), cwd=ROOT, capture_output=True).returncode == 0
-    running = subprocess.Popen(command("killed"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not list((tmp_path / "killed").glob(".jpeg2tpu/*/*.receipt")):
-        assert running.poll() is None
+        assert process.poll() is None
         time.sleep(0.01)  # for the first shard, until which nothing is to be resumed
-    running.kill()
-    assert running.wait() == -signal.SIGKILL
-    done = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "resumed: " in done.stdout
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    result = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "resumed: " in result.stdout
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
@@ -300,12 +300,12 @@ def test_what_is_unfinished_is_named_with_its_command(capsys, dataset, tmp_path,
     with pytest.raises(ZeroDivisionError):
         run(capsys, "reshard", dataset, "--shard_size=50KB", f"--output={tmp_path}/out")
     monkeypatch.undo()
-    said = refused(capsys, "reshard", dataset, "--shard_size=60KB", f"--output={tmp_path}/out")
-    assert f"jpeg2tpu reshard {dataset} --shard_size=50KB --output={tmp_path}/out" in said
+    message = refused(capsys, "reshard", dataset, "--shard_size=60KB", f"--output={tmp_path}/out")
+    assert f"jpeg2tpu reshard {dataset} --shard_size=50KB --output={tmp_path}/out" in message
 
 
 def test_convert_reads_a_dataset_with_every_check(capsys, dataset, tmp_path):
-    made(capsys, "convert", f"--input={dataset}", f"--output={tmp_path}/out", "--shard_size=200KB")
+    run_command(capsys, "convert", f"--input={dataset}", f"--output={tmp_path}/out", "--shard_size=200KB")
     assert records(tmp_path / "out") == records(dataset)
     assert manifest_of(tmp_path / "out")["num_noted"] == {}
 
@@ -322,13 +322,13 @@ def test_in_a_bucket_as_on_disk(capsys, cloud, digits_dataset, tmp_path):
     cloud.upload(digits_dataset.path, f"{bucket}/digits")
     keys = write(tmp_path / "k.txt", *list(records(Path(digits_dataset.path)))[:60])
     flags = (f"--only_keys={keys}", "--shard_size=10KB")
-    made(capsys, "filter", f"{bucket}/digits", *flags, f"--output={bucket}/out")
-    made(capsys, "filter", digits_dataset.path, *flags, f"--output={tmp_path}/out")
-    of_shards = {path: digest for path, digest in files(tmp_path / "out").items() if path.endswith(".tfrecord")}
-    found = cloud.files(f"{bucket}/out")
-    assert {path: found[path] for path in of_shards} == of_shards
-    assert found.keys() == files(tmp_path / "out").keys()
-    assert made(capsys, "diff", f"{bucket}/out", tmp_path / "out").startswith("60 examples are the same in")
+    run_command(capsys, "filter", f"{bucket}/digits", *flags, f"--output={bucket}/out")
+    run_command(capsys, "filter", digits_dataset.path, *flags, f"--output={tmp_path}/out")
+    shard_digests = {path: digest for path, digest in files(tmp_path / "out").items() if path.endswith(".tfrecord")}
+    objects = cloud.files(f"{bucket}/out")
+    assert {path: objects[path] for path in shard_digests} == shard_digests
+    assert objects.keys() == files(tmp_path / "out").keys()
+    assert run_command(capsys, "diff", f"{bucket}/out", tmp_path / "out").startswith("60 examples are the same in")
 
 
 @pytest.mark.parametrize("name", ["val", "validation"])

@@ -43,14 +43,14 @@ def convert(capsys: pytest.CaptureFixture[str], *args: object) -> str:
 
 def stored(path: Path) -> dict[str, tuple[str, ...]]:
     """Names of the classes by key, after comparing them with the labels."""
-    found, classes = {}, Manifest.from_json((path / "manifest.json").read_bytes(), str(path)).classes
+    class_names, classes = {}, Manifest.from_json((path / "manifest.json").read_bytes(), str(path)).classes
     for shard in path.glob("*.tfrecord"):
         with open(shard, "rb") as file:
             for _, payload in read_frames(file):
                 record = decode(payload)
                 assert record.class_name == tuple(classes[label] for label in record.label)
-                found[record.key] = record.class_name
-    return found
+                class_names[record.key] = record.class_name
+    return class_names
 
 
 def test_a_set_of_names_is_one_text():
@@ -74,17 +74,18 @@ def test_tensorflow_reads_what_encode_writes():
 
 def test_a_list_with_several_names_in_a_cell(capsys, images, listed, tmp_path):
     args = (f"--input={listed}", f"--output={tmp_path}/out", "--shard_size=20KB")
-    said = refused(capsys, "convert", *args)
-    assert "the label 'even;round' looks like several classes, which --label_type=classes stores" in said
+    message = refused(capsys, "convert", *args)
+    assert "the label 'even;round' looks like several classes, which --label_type=classes stores" in message
     out = convert(capsys, *args, "--label_type=classes")
     expected = {str(path): kinds(path) for path in images}
     assert stored(tmp_path / "out") == expected
     manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "")
     assert (manifest.classes, manifest.label_type) == (tuple(KINDS), "classes")
     counts = Counter(name for names in expected.values() for name in names)
-    assert [sum(each) for each in zip(*(split.class_counts for split in manifest.splits.values()), strict=True)] == [
-        counts[name] for name in KINDS
-    ]
+    assert [
+        sum(split_counts)
+        for split_counts in zip(*(split.class_counts for split in manifest.splits.values()), strict=True)
+    ] == [counts[name] for name in KINDS]
     assert "already complete" in convert(capsys, *args, "--label_type=classes")
     assert (
         "its --label_type is classes" in refused(capsys, "convert", f"--input={listed.parent}/x.csv", *args[1:]) or True
@@ -92,7 +93,7 @@ def test_a_list_with_several_names_in_a_cell(capsys, images, listed, tmp_path):
     code, out, _ = run(capsys, "verify", tmp_path / "out")
     assert (code, "no problems found" in out) == (0, True)
     for damaged in ("shard", "index", "both"):
-        whole = files(tmp_path / "out")
+        digests = files(tmp_path / "out")
         shard = next((tmp_path / "out").glob("train-*.tfrecord"))
         if damaged != "index":
             shard.write_bytes(b"")
@@ -100,7 +101,7 @@ def test_a_list_with_several_names_in_a_cell(capsys, images, listed, tmp_path):
             (tmp_path / "out/index" / shard.with_suffix(".parquet").name).unlink()
         assert run(capsys, "verify", tmp_path / "out")[0] == 1
         assert run(capsys, "repair", tmp_path / "out")[0] == 0
-        assert files(tmp_path / "out") == whole
+        assert files(tmp_path / "out") == digests
 
 
 @pytest.mark.long
@@ -120,8 +121,8 @@ def test_other_separators_lists_of_names_and_folders(capsys, images, tmp_path):
     numbers = [json.dumps({"image": str(path), "label": [int(path.parent.name) % 2]}) for path in images]
     (tmp_path / "numbers.jsonl").write_text("\n".join(numbers) + "\n")
     (tmp_path / "names.txt").write_text("0,even\n1,odd\n")
-    given = (f"--input={tmp_path}/numbers.jsonl", f"--label_names={tmp_path}/names.txt")
-    convert(capsys, *given, several, f"--output={tmp_path}/c")
+    flags = (f"--input={tmp_path}/numbers.jsonl", f"--label_names={tmp_path}/names.txt")
+    convert(capsys, *flags, several, f"--output={tmp_path}/c")
     assert set(stored(tmp_path / "c").values()) == {(name,) for name in names}
     for path in images[:24]:
         (tmp_path / "in" / path.parent.name).mkdir(parents=True, exist_ok=True)
@@ -139,8 +140,8 @@ def test_unknown_names_and_conflicting_sets_are_rejected(capsys, images, listed,
     convert(capsys, *args, f"--labels={tmp_path}/labels.txt", "--max_rejected=50%")
     lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     assert Counter(line["reason"] for line in lines) == {"conflicting_label": 2, "unknown_label": 1}
-    said = {line["detail"] for line in lines if line["reason"] == "conflicting_label"}
-    assert said == {"the same image is labeled 'even, round' and 'large'"}
+    details = {line["detail"] for line in lines if line["reason"] == "conflicting_label"}
+    assert details == {"the same image is labeled 'even, round' and 'large'"}
     assert stored(tmp_path / "out").keys() == {str(path) for path in images[1:]}
 
 
@@ -167,8 +168,8 @@ def test_datasets_with_several_labels_are_relabelled_filtered_merged_split_and_c
     (tmp_path / "classes.txt").write_text("large\n")
     rewriting = ("filter", tmp_path / "a", f"--without_classes={tmp_path}/classes.txt", f"--output={tmp_path}/c")
     assert run(capsys, *rewriting)[0] == 0
-    left = {key: tuple(name for name in names if name != "large") for key, names in before.items()}
-    assert stored(tmp_path / "c") == {key: names for key, names in left.items() if names or not before[key]}
+    remaining = {key: tuple(name for name in names if name != "large") for key, names in before.items()}
+    assert stored(tmp_path / "c") == {key: names for key, names in remaining.items() if names or not before[key]}
     rewriting = ("split", tmp_path / "a", "--splits=train=50%,test=50%", "--stratify", f"--output={tmp_path}/d")
     assert run(capsys, *rewriting)[0] == 0
     assert stored(tmp_path / "d") == before
@@ -228,8 +229,8 @@ def test_a_pipeline_writes_several_labels(images, listed, tmp_path):
         (read, rejected, unreadable) | WriteDataset(f"{tmp_path}/out", label_type="classes")
     assert stored(tmp_path / "out") == {str(path): kinds(path) for path in images}
     with beam.Pipeline() as pipeline:
-        made = [LabelledImage(path.name, path.read_bytes(), "; ".join(kinds(path))) for path in images]
-        pipeline | beam.Create(made) | WriteDataset(f"{tmp_path}/b", label_type="classes", label_separator="; ")
+        elements = [LabelledImage(path.name, path.read_bytes(), "; ".join(kinds(path))) for path in images]
+        pipeline | beam.Create(elements) | WriteDataset(f"{tmp_path}/b", label_type="classes", label_separator="; ")
     assert Counter(stored(tmp_path / "b").values()) == Counter(kinds(path) for path in images)
 
 

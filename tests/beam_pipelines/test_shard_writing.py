@@ -76,20 +76,20 @@ def test_pixel_statistics_are_of_every_image_and_of_a_large_split_of_a_sample(tm
 
 
 def test_of_a_very_large_split_a_sixteenth_is_measured_and_hardly_any_if_the_others_are_not_decoded(tmp_path):
-    found = {}
+    counts = {}
     for check in ("decode", "header"):
         (tmp_path / check).mkdir()
         files = [shade(number % 33) for number in range(400)]
-        found[check] = write(tmp_path / check, files, 10**9, check=check).num_measured
-    assert 8 < found["decode"] < 50  # 25 of 400, within 4 standard deviations
-    assert found["header"] == 0  # of 400, a thousand in a billion
+        counts[check] = write(tmp_path / check, files, 10**9, check=check).num_measured
+    assert 8 < counts["decode"] < 50  # 25 of 400, within 4 standard deviations
+    assert counts["header"] == 0  # of 400, a thousand in a billion
 
 
 def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
     files = [shade(number) for number in range(5)]
     receipt = write(tmp_path, files, first_label=1)
-    written = (tmp_path / "out" / SHARD).read_bytes()
-    frames = list(read_frames(io.BytesIO(written)))
+    content = (tmp_path / "out" / SHARD).read_bytes()
+    frames = list(read_frames(io.BytesIO(content)))
     records = [decode(frame, first_label=1) for _, frame in frames]
     assert [record.encoded for record in records] == files
     assert [(record.width, record.height) for record in records] == [(16 + n, 40 - n) for n in range(5)]
@@ -97,10 +97,10 @@ def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
     assert [record.sha256 for record in records] == [hashlib.sha256(data).hexdigest() for data in files]
     (index,) = (tmp_path / "out").glob("index/*")
     columns = pyarrow.parquet.read_table(index).to_pydict()
-    ends = [*(offset for offset, _ in frames[1:]), len(written)]
+    ends = [*(offset for offset, _ in frames[1:]), len(content)]
     assert columns["offset"] == [offset for offset, _ in frames]
     assert columns["length"] == [end - begin for end, (begin, _) in zip(ends, frames, strict=True)]
-    assert (receipt.num_bytes, receipt.sha256) == (len(written), hashlib.sha256(written).hexdigest())
+    assert (receipt.num_bytes, receipt.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     crc = google_crc32c.value(index.read_bytes()).to_bytes(4, "big")
     assert (receipt.index_bytes, base64.b64decode(receipt.index_crc32c)) == (index.stat().st_size, crc)
     assert receipt.class_counts == {0: 3, 1: 2}
@@ -108,17 +108,17 @@ def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
 
 
 def test_the_bytes_do_not_depend_on_how_many_records_are_written_at_once(tmp_path):
-    written = []
+    outputs = []
     for name, rows in (("all", 256), ("few", 3), ("each", 1)):
         (tmp_path / name).mkdir()
         receipt = write(tmp_path / name, [*map(shade, range(5)), b"no image", *map(shade, range(5, 9))], most_rows=rows)
         file = (tmp_path / name / "out" / SHARD).read_bytes()
         index = pyarrow.parquet.ParquetFile(tmp_path / name / "out" / index_path(SHARD))
         receipt.index_bytes, receipt.index_crc32c, receipt.rejected = 0, "", []  # which have the path of the input
-        written.append((receipt, file, index.read().drop_columns("uri")))
+        outputs.append((receipt, file, index.read().drop_columns("uri")))
         assert (index.num_row_groups, index.metadata.num_rows) == (1, 9)
         assert receipt.crc32c == base64.b64encode(google_crc32c.value(file).to_bytes(4, "big")).decode()
-    assert written[0] == written[1] == written[2]
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_path, monkeypatch):
@@ -130,13 +130,13 @@ def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_pat
         groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         return index_format.read_columns(data, 10).drop_columns("uri"), groups
 
-    said = f"in row groups of {index_format._GROUP_ROWS:,} rows"
-    assert said in (ROOT / "docs/reference/dataset.md").read_text()
-    whole, groups = rows_of("whole")
+    phrase = f"in row groups of {index_format._GROUP_ROWS:,} rows"
+    assert phrase in (ROOT / "docs/reference/dataset.md").read_text()
+    table, groups = rows_of("whole")
     assert groups == [10]
     monkeypatch.setattr(index_format, "_GROUP_ROWS", 4)
     for rows in (256, 4, 3):
-        assert rows_of(f"groups_{rows}", rows) == (whole, [4, 4, 2])
+        assert rows_of(f"groups_{rows}", rows) == (table, [4, 4, 2])
 
 
 def test_rows_of_an_index_are_in_its_file_as_soon_as_a_row_group_is_complete(monkeypatch):
@@ -153,13 +153,13 @@ def test_rows_of_an_index_are_in_its_file_as_soon_as_a_row_group_is_complete(mon
 
 
 def test_what_is_no_image_is_rejected_and_counted_and_the_next_is_written(tmp_path):
-    told: list[tuple[int, int, int]] = []
+    updates: list[tuple[int, int, int]] = []
     images = [shade(0), b"no image", shade(2)]
-    receipt = write(tmp_path, images, most_rows=2, progress=lambda *done: told.append(done))
+    receipt = write(tmp_path, images, most_rows=2, progress=lambda *update: updates.append(update))
     assert [(rejection.key, rejection.reason) for rejection in receipt.rejected] == [("1.jpg", "not_an_image")]
     assert receipt.num_examples == 2
-    assert [(num_inputs, num_rejected) for num_inputs, _, num_rejected in told] == [(2, 1), (1, 0)]
-    assert told[0][1] + told[1][1] == receipt.num_bytes > told[0][1] > 0
+    assert [(num_inputs, num_rejected) for num_inputs, _, num_rejected in updates] == [(2, 1), (1, 0)]
+    assert updates[0][1] + updates[1][1] == receipt.num_bytes > updates[0][1] > 0
 
 
 def test_without_an_image_no_file_is_written(tmp_path):

@@ -58,11 +58,11 @@ def test_splits_in_some_class_folders_are_never_mixed(capsys, tmp_path, images, 
     copied(images, tmp_path / "in", "{label}/{split}/{n}.jpg")
     (tmp_path / place).parent.mkdir(exist_ok=True)
     shutil.copy(images[20], tmp_path / place)
-    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "class folder 'cat' has 'train' and 'val' in it, which would be mixed" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "class folder 'cat' has 'train' and 'val' in it, which would be mixed" in message
     (tmp_path / place).unlink()
-    said = refused(capsys, "convert", f"--input=train={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "class folder 'cat' has 'train' and 'val' in it, which would be mixed" in said
+    message = refused(capsys, "convert", f"--input=train={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "class folder 'cat' has 'train' and 'val' in it, which would be mixed" in message
 
 
 @pytest.mark.parametrize("form", ["folder", "tar", "tar with splits"])
@@ -74,11 +74,11 @@ def test_a_copy_of_the_classes_is_no_class(capsys, tmp_path, images, form):
     else:
         shutil.make_archive(str(tmp_path / "in/backup"), "tar", tmp_path / "copy")
     convert = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    said = refused(capsys, *convert)
+    message = refused(capsys, *convert)
     if "splits" in form:
-        assert "class folder 'backup' has 'train' and 'val' in it, which would be mixed" in said
+        assert "class folder 'backup' has 'train' and 'val' in it, which would be mixed" in message
         return
-    assert "'backup' would be a class, but has folders of other classes in it, 'cat' and 'dog' (8 files" in said
+    assert "'backup' would be a class, but has folders of other classes in it, 'cat' and 'dog' (8 files" in message
     (tmp_path / "labels.txt").write_text("backup\ncat\ndog\n")
     assert run(capsys, *convert, f"--labels={tmp_path}/labels.txt")[0] == 0
 
@@ -120,8 +120,8 @@ def test_folders_of_splits_beside_other_images_are_never_mixed(capsys, tmp_path,
     assert "it is not clear which split an image belongs to" in refused(capsys, *convert, *flags)
     copied(images[4:], tmp_path / "in", more)
     convert = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    said = refused(capsys, *convert, *labelled(tmp_path / "in", how))
-    assert "some images are in 'train/' and 'val/', some are in other folders or are given a split" in said
+    message = refused(capsys, *convert, *labelled(tmp_path / "in", how))
+    assert "some images are in 'train/' and 'val/', some are in other folders or are given a split" in message
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_folders_of_splits_beside_other_images_are_never_mixed(capsys, tmp_path,
 )
 @pytest.mark.parametrize("labels", [[], ["--unlabelled"]])
 def test_folders_that_may_be_splits_are_never_mixed(capsys, tmp_path, images, names, labels):
-    for label, chosen in (("cat", images[:4]), ("dog", images[12:16])):
-        for number, image in enumerate(chosen):
+    for label, class_images in (("cat", images[:4]), ("dog", images[12:16])):
+        for number, image in enumerate(class_images):
             folder = tmp_path / "in" / label / names[number % 2]
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(image, folder / f"{number}.jpg")
-    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *labels)
-    assert "class folder 'cat' has " in said
-    assert "in it, which would be mixed, as other files are next to the folders of splits" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *labels)
+    assert "class folder 'cat' has " in message
+    assert "in it, which would be mixed, as other files are next to the folders of splits" in message
 
 
 @pytest.mark.parametrize(
@@ -154,28 +154,28 @@ def test_folders_with_a_split_in_their_names_are_no_classes(capsys, tmp_path, im
         for label in ("cat", "dog"):
             (tmp_path / "in" / name / label).mkdir(parents=True)
             shutil.copy(images[number + (12 if label == "dog" else 0)], tmp_path / "in" / name / label / "1.jpg")
-    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "it is not clear which folders of" in said
-    assert all(name in said for name in names)
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "it is not clear which folders of" in message
+    assert all(name in message for name in names)
 
 
 def test_a_folder_of_a_split_around_those_of_splits_is_no_split_with_classes(capsys, tmp_path, images):
     copied(images, tmp_path / "in", "train/{split}/{label}/{n}.jpg")
-    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "folders of splits lie in folders of splits, such as 'train/" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "folders of splits lie in folders of splits, such as 'train/" in message
 
 
 @pytest.mark.parametrize(
-    ("names", "said"), [(("trn", "tst"), True), (("a", "b", "c"), True), (("a", "b", "c", "d"), False)]
+    ("names", "has_warning"), [(("trn", "tst"), True), (("a", "b", "c"), True), (("a", "b", "c", "d"), False)]
 )
-def test_classes_with_the_same_folders_in_them_may_be_splits(capsys, tmp_path, images, names, said):
+def test_classes_with_the_same_folders_in_them_may_be_splits(capsys, tmp_path, images, names, has_warning):
     for number, name in enumerate(names):
         for label in ("cat", "dog"):
             (tmp_path / "in" / name / label).mkdir(parents=True)
             shutil.copy(images[number + (12 if label == "dog" else 0)], tmp_path / "in" / name / label / "1.jpg")
     code, _, err = run(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
     assert code == 0
-    assert ("though each has 'cat' and 'dog' in it; if these are the classes" in err) == said, err
+    assert ("though each has 'cat' and 'dog' in it; if these are the classes" in err) == has_warning, err
     (tmp_path / "names.txt").write_text("\n".join(names))
     flags = f"--output={tmp_path}/named", f"--labels={tmp_path}/names.txt"
     assert run(capsys, "convert", f"--input={tmp_path}/in", *flags)[::2] == (0, "")

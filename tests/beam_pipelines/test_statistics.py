@@ -38,11 +38,11 @@ def image(number: int, measured: bool = True, fixed: str = "", noted: tuple[str,
 
 
 def receipt(name: str, numbers: Sequence[int], labels: Sequence[int], measured: Sequence[int]) -> Receipt:
-    made = Receipt(name, sha256=SHA256, crc32c="AAAAAA==", index_bytes=9, attempt="0c" * 16)
+    result = Receipt(name, sha256=SHA256, crc32c="AAAAAA==", index_bytes=9, attempt="0c" * 16)
     for number, label in zip(numbers, labels, strict=True):
         fixed, noted = ("format PNG", ()) if number % 3 == 1 else ("", ("GPS position",))
-        made.add(image(number, number in measured, fixed, noted), label, 1000 + number)
-    return made
+        result.add(image(number, number in measured, fixed, noted), label, 1000 + number)
+    return result
 
 
 FIRST = receipt("train-00000-of-00002.tfrecord", [1, 2, 3], [0, 2, 2], measured=[1, 3])
@@ -207,9 +207,9 @@ def test_a_deviation_that_rounding_would_make_the_root_of_a_negative_number_is_0
 
 def rejecting(count: int, reason: str = "corrupt") -> Receipt:
     """A receipt of two records and `count` rejected inputs."""
-    made = receipt("train-00000-of-00001.tfrecord", [1, 2], [0, 1], measured=[1])
-    made.rejected = [Rejection(f"{number}é.jpg", f"/{number}é.jpg", reason, "damaged") for number in range(count)]
-    return made
+    result = receipt("train-00000-of-00001.tfrecord", [1, 2], [0, 1], measured=[1])
+    result.rejected = [Rejection(f"{number}é.jpg", f"/{number}é.jpg", reason, "damaged") for number in range(count)]
+    return result
 
 
 @pytest.mark.parametrize(("count", "budget"), [(2, 0.5), (1, 1 / 3), (1, 0.34), (6, 0.75)])

@@ -35,11 +35,11 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def records(path: Path) -> dict[str, Record]:
-    found = dict[str, Record]()
+    contents = dict[str, Record]()
     for shard in path.glob("*.tfrecord"):
         with open(shard, "rb") as file:
-            found |= {record.key: record for record in (decode(payload) for _, payload in read_frames(file))}
-    return found
+            contents |= {record.key: record for record in (decode(payload) for _, payload in read_frames(file))}
+    return contents
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_the_pixels_of_lossless_formats_are_stored_exactly(data, is_png):
 
 
 def test_a_plain_png_is_stored_as_it_is_and_others_become_one():
-    plain = saved(noise(), "PNG")
-    assert check_image(plain, LOSSLESS)[:1] == (plain,)
-    assert check_image(plain, LOSSLESS).fixed == ""
+    png = saved(noise(), "PNG")
+    assert check_image(png, LOSSLESS)[:1] == (png,)
+    assert check_image(png, LOSSLESS).fixed == ""
     for image, why in (
         (noise("RGBA"), "mode RGBA of PNG"),
         (noise().quantize(16), "mode P of PNG"),
@@ -79,12 +79,12 @@ def test_a_plain_png_is_stored_as_it_is_and_others_become_one():
         assert stored.fixed == why
         assert Image.open(io.BytesIO(stored.encoded)).mode in ("L", "RGB")
         assert check_image(stored.encoded, LOSSLESS).fixed == ""
-    assert check_image(plain + b"more", LOSSLESS).fixed == "PNG with bytes behind its end"
+    assert check_image(png + b"more", LOSSLESS).fixed == "PNG with bytes behind its end"
     turned = Image.Exif()
     turned[0x0112] = 6
     stored = check_image(saved(noise(), "PNG", exif=turned), LOSSLESS)
     assert (stored.fixed, stored.width, stored.height) == ("orientation", 30, 40)
-    smaller = check_image(plain, ImageOptions(lossless=True, resize_shorter=15))
+    smaller = check_image(png, ImageOptions(lossless=True, resize_shorter=15))
     assert Image.open(io.BytesIO(smaller.encoded)).size == (20, 15)
     assert smaller.encoded.startswith(b"\x89PNG")
 
@@ -104,10 +104,10 @@ def test_a_dataset_of_pngs_is_verified_repaired_rewritten_and_trained_on(capsys,
         assert Image.open(io.BytesIO(record.encoded)).tobytes() == Image.open(tmp_path / "in" / key).tobytes()
     code, out, _ = run(capsys, "verify", tmp_path / "out")
     assert (code, "no problems found" in out) == (0, True)
-    shard, whole = next((tmp_path / "out").glob("train-*")), files(tmp_path / "out")
+    shard, expected = next((tmp_path / "out").glob("train-*")), files(tmp_path / "out")
     shard.write_bytes(b"")
     assert run(capsys, "repair", tmp_path / "out")[0] == 0
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == expected
     for check in ("header", "decode"):
         command = ("split", tmp_path / "out", "--splits=train=50%,test=50%", f"--check={check}")
         assert run(capsys, *command, f"--output={tmp_path}/{check}")[0] == 0
@@ -136,7 +136,7 @@ def test_metadata_is_taken_away_and_the_pixels_stay_the_same():
     data = with_metadata()
     stored = check_image(data, ImageOptions(metadata="strip"))
     assert stored.noted == ("metadata stripped",)
-    assert not any(each in stored.encoded for each in (b"secret", b"Exif", b"Maker", b"preview"))
+    assert not any(marker in stored.encoded for marker in (b"secret", b"Exif", b"Maker", b"preview"))
     opened = Image.open(io.BytesIO(stored.encoded))
     assert opened.tobytes() == Image.open(io.BytesIO(data)).tobytes()
     assert not opened.getexif()
@@ -185,20 +185,20 @@ def test_images_without_labels_make_a_dataset(capsys, digits, tmp_path, layout):
         (source / folder).mkdir(exist_ok=True)
         keys.add(f"{folder}{number}.jpg")
         (source / f"{folder}{number}.jpg").write_bytes(path.read_bytes())
-    given = source
+    input_path = source
     if layout == "list":
-        given = source / "list.csv"
-        given.write_text("image\n" + "".join(f"{number}.jpg\n" for number in range(len(images))))
+        input_path = source / "list.csv"
+        input_path.write_text("image\n" + "".join(f"{number}.jpg\n" for number in range(len(images))))
     if layout == "parquet":
-        given = tmp_path / "x.parquet"
-        pq.write_table(pa.table({"image": [path.read_bytes() for path in images]}), given)
-    args = (f"--input={given}", f"--output={tmp_path}/out", "--unlabelled")
+        input_path = tmp_path / "x.parquet"
+        pq.write_table(pa.table({"image": [path.read_bytes() for path in images]}), input_path)
+    args = (f"--input={input_path}", f"--output={tmp_path}/out", "--unlabelled")
     code, _, err = run(capsys, "convert", *args)
     assert (code, "Traceback" in err) == (0, False), err
-    found = records(tmp_path / "out")
-    assert {(record.label, record.class_name) for record in found.values()} == {((), ())}
-    assert Counter(record.encoded for record in found.values()) == Counter(path.read_bytes() for path in images)
-    assert layout == "parquet" or found.keys() == keys
+    contents = records(tmp_path / "out")
+    assert {(record.label, record.class_name) for record in contents.values()} == {((), ())}
+    assert Counter(record.encoded for record in contents.values()) == Counter(path.read_bytes() for path in images)
+    assert layout == "parquet" or contents.keys() == keys
     manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "")
     assert (manifest.classes, manifest.label_type) == ((), "none")
     assert set(manifest.splits) == ({"train", "test"} if layout == "splits" else {"train", "validation"})
@@ -206,7 +206,7 @@ def test_images_without_labels_make_a_dataset(capsys, digits, tmp_path, layout):
     assert run(capsys, "report", tmp_path / "out")[0] == 0
     command = ("reshard", tmp_path / "out", "--shard_size=10KB", f"--output={tmp_path}/again")
     assert run(capsys, *command)[0] == 0
-    assert records(tmp_path / "again") == found
+    assert records(tmp_path / "again") == contents
     assert run(capsys, "diff", tmp_path / "out", tmp_path / "again")[0] == 0
 
 
@@ -216,8 +216,8 @@ def test_training_on_images_without_labels_is_refused(capsys, digits, tmp_path):
     from support import app_commands
 
     assert run(capsys, "convert", f"--input={digits}", f"--output={tmp_path}/out", "--unlabelled")[0] == 0
-    said = app_commands.refused(capsys, "train", f"--dataset={tmp_path}/out", f"--model_dir={tmp_path}/m")
-    assert "have no labels; convert them without --unlabelled to train" in said
+    message = app_commands.refused(capsys, "train", f"--dataset={tmp_path}/out", f"--model_dir={tmp_path}/m")
+    assert "have no labels; convert them without --unlabelled to train" in message
     batches = tpu_input.make_eval_input_fn(f"{tmp_path}/out", tpu_input.InputConfig(image_size=16))({"batch_size": 4})
     features, label = next(iter(batches))
     assert (features["image"].shape, label.shape) == ((4, 16, 16, 3), (4, 0))

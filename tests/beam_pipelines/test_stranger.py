@@ -91,10 +91,10 @@ def test_no_command_follows_a_manifest_out_of_its_folder(command, strange, few_d
     before = files(tmp_path)
     main, line = COMMANDS[command]
     places = {"DATASET": strange, "IMAGES": few_digits, "MODEL": tmp_path / "model"}
-    words = [re.sub("DATASET|IMAGES|MODEL", lambda found: str(places[found[0]]), word) for word in line.split()]
-    said = refused(capsys, main, *words)
-    assert f"{strange}/manifest.json is not a manifest: shards of split 'train' must have names like" in said
-    assert f"'../victim/{SHARD}'" in said
+    words = [re.sub("DATASET|IMAGES|MODEL", lambda match: str(places[match[0]]), word) for word in line.split()]
+    message = refused(capsys, main, *words)
+    assert f"{strange}/manifest.json is not a manifest: shards of split 'train' must have names like" in message
+    assert f"'../victim/{SHARD}'" in message
     assert files(tmp_path) == before
 
 
@@ -110,10 +110,10 @@ def test_what_an_interrupted_overwriting_left_names_nothing_outside(dataset_copy
     edit(work / "replaced.json", name_a_shard(f"../victim/{SHARD}"))
     before = files(tmp_path)
     for flags in ([], ["--overwrite"]):
-        said = refused(
+        message = refused(
             capsys, beam_pipelines_main, "convert", f"--input={few_digits}", f"--output={dataset_copy}", *flags
         )
-        assert f"{work}/replaced.json" in said
+        assert f"{work}/replaced.json" in message
         assert files(tmp_path) | {"dataset/.jpeg2tpu/lock": ""} == before | {"dataset/.jpeg2tpu/lock": ""}
 
 
@@ -127,9 +127,9 @@ def test_an_unfinished_plan_names_nothing_outside(victim, few_digits, tmp_path, 
     (victim / "train-00000-of-00001.tfrecord").write_text("mine")
     before = files(victim)
     command = ("convert", f"--input={few_digits}", f"--output={output}", "--overwrite")
-    said = refused(capsys, beam_pipelines_main, *command)
-    assert f"'{folder}/plan.json' is damaged" in said
-    assert "'../victim/train'" in said
+    message = refused(capsys, beam_pipelines_main, *command)
+    assert f"'{folder}/plan.json' is damaged" in message
+    assert "'../victim/train'" in message
     assert files(victim) == before
 
 
@@ -183,15 +183,15 @@ def test_files_of_others_among_the_working_files_stay(few_digits, tmp_path, caps
     assert ".jpeg2tpu/thesis.txt is not part of the dataset" in capsys.readouterr().out
 
 
-def each(*values: Any) -> tuple[Any, ...]:
+def make_tuple(*values: Any) -> tuple[Any, ...]:
     return values
 
 
-def of_train(**changes):
+def update_train(**changes):
     return lambda manifest: manifest["splits"]["train"].update(changes)
 
 
-def of_shard(**changes):
+def update_shard(**changes):
     return lambda manifest: manifest["splits"]["train"]["shards"][0].update(changes)
 
 
@@ -207,21 +207,30 @@ def exchanged(manifest):
         lambda manifest: manifest["splits"].update({"../train": manifest["splits"].pop("train")}),
         lambda manifest: manifest["splits"]["train"]["shards"].append(manifest["splits"]["train"]["shards"][0]),
         exchanged,
-        *(of_shard(num_examples=value) for value in (-1, True, "1", 1e3, 10**18)),
-        *(of_shard(num_bytes=value) for value in (-1, 0, None)),
-        *(of_shard(sha256=value) for value in ("", "x" * 64, 64 * "0" + "\n")),
-        of_shard(more=1),
-        *(of_train(shards=value) for value in each([], {}, None)),
-        *(of_train(class_counts=value) for value in ([1], ["1"] * 10, [-1, 2] * 5, [0] * 10)),
-        *(of_train(height=value) for value in ([32, float("nan"), 32], [33, 32, 32], [32, 40, 32], [0, 1, 2], [32])),
-        *(of_train(channel_mean=value) for value in ([1, 2], [1, 2, 256], [1, 2, float("inf")], ["1", 2, 3])),
+        *(update_shard(num_examples=value) for value in (-1, True, "1", 1e3, 10**18)),
+        *(update_shard(num_bytes=value) for value in (-1, 0, None)),
+        *(update_shard(sha256=value) for value in ("", "x" * 64, 64 * "0" + "\n")),
+        update_shard(more=1),
+        *(update_train(shards=value) for value in make_tuple([], {}, None)),
+        *(update_train(class_counts=value) for value in ([1], ["1"] * 10, [-1, 2] * 5, [0] * 10)),
+        *(
+            update_train(height=value)
+            for value in ([32, float("nan"), 32], [33, 32, 32], [32, 40, 32], [0, 1, 2], [32])
+        ),
+        *(update_train(channel_mean=value) for value in ([1, 2], [1, 2, 256], [1, 2, float("inf")], ["1", 2, 3])),
         *(lambda manifest, value=value: manifest.update(classes=value) for value in ([], "0123456789", ["0"] * 10)),
         *(lambda manifest, value=value: manifest.update(first_label=value) for value in (2, True, "0")),
         *(lambda manifest, value=value: manifest.update(num_inputs=value) for value in (1, 1798, 1797.0)),
-        *(lambda manifest, value=value: manifest.update(num_rejected=value) for value in each([], {"empty": 1})),
+        *(lambda manifest, value=value: manifest.update(num_rejected=value) for value in make_tuple([], {"empty": 1})),
         *(lambda manifest, value=value: manifest.update(fingerprint=value) for value in ("../..", "", 1)),
-        *(lambda manifest, value=value: manifest.update(options=value) for value in each([], {"shard_bytes": "1"})),
-        *(lambda manifest, value=value: manifest.update(sources=value) for value in each({}, ["x"], [{"path": 1}])),
+        *(
+            lambda manifest, value=value: manifest.update(options=value)
+            for value in make_tuple([], {"shard_bytes": "1"})
+        ),
+        *(
+            lambda manifest, value=value: manifest.update(sources=value)
+            for value in make_tuple({}, ["x"], [{"path": 1}])
+        ),
         lambda manifest: manifest.pop("options"),
         lambda manifest: manifest.update(more=1),
     ],
@@ -298,7 +307,7 @@ def test_a_report_reads_nothing_outside_the_dataset_but_below_the_sources_that_a
 def test_a_repair_by_options_that_no_conversion_has_is_refused(dataset_copy, capsys):
     (dataset_copy / SHARD).unlink()
     original = (dataset_copy / "manifest.json").read_text()
-    for change in each(
+    for change in make_tuple(
         {"seed": "0"}, {"images": {}}, {"splits": {"train": float("nan")}}, {"labels": [1]}, {"more": 1}
     ):
         (dataset_copy / "manifest.json").write_text(original)
@@ -383,7 +392,7 @@ def test_a_pipe_in_a_file_s_place_is_not_waited_for(name, command, dataset_copy,
     os.mkfifo(dataset_copy / name)
     main, line = COMMANDS[command]
     places = {"DATASET": dataset_copy, "MODEL": tmp_path / "model"}
-    words = [re.sub("DATASET|MODEL", lambda found: str(places[found[0]]), word) for word in line.split()]
+    words = [re.sub("DATASET|MODEL", lambda match: str(places[match[0]]), word) for word in line.split()]
     assert str(dataset_copy / name) in refused(capsys, main, *words)
 
 
@@ -408,10 +417,10 @@ def test_a_terminal_is_told_nothing_by_what_a_dataset_says(dataset_copy, few_dig
 
     edit(dataset_copy / "manifest.json", change)
     beam_pipelines_main(["verify", "--quick", str(dataset_copy)])
-    said = refused(capsys, beam_pipelines_main, "convert", f"--input={few_digits}", f"--output={dataset_copy}")
-    assert "holds another dataset" in said
+    message = refused(capsys, beam_pipelines_main, "convert", f"--input={few_digits}", f"--output={dataset_copy}")
+    assert "holds another dataset" in message
     out, err = capsys.readouterr()
-    assert "\x1b" not in said + out + err
+    assert "\x1b" not in message + out + err
 
 
 def test_a_plan_of_more_shards_than_memory_has_names_for_is_refused(few_digits, tmp_path, capsys):
@@ -436,9 +445,9 @@ def bomb(index: Path, column: str, mebibytes: int) -> None:
 @pytest.mark.parametrize(("column", "mebibytes"), [("sha256", 1), ("key", 40)])
 def test_an_index_s_texts_take_no_more_memory_than_its_rows_can(column, mebibytes, dataset_copy, capsys):
     bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", column, mebibytes)
-    said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
+    message = refused(capsys, beam_pipelines_main, "report", dataset_copy)
     too_many = r"(a column has|its columns have) [\d,]+ bytes, but \d+ rows can have at most [\d,]+"
-    assert re.search(rf"cannot be read: {too_many}; run: .* --repair", said)
+    assert re.search(rf"cannot be read: {too_many}; run: .* --repair", message)
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
     assert f"{SHARD}: its index cannot be read: " in capsys.readouterr().out
 
@@ -465,8 +474,8 @@ def test_a_damaged_schema_never_ends_the_process(digits_dataset, name):
     pattern = {"index": f"index/{SHARD[:-9]}.parquet", "lengths": "lengths*.parquet"}[name]
     (path,) = Path(digits_dataset.path).glob(pattern)
     command = [sys.executable, "-W", "ignore", "-c", READ_DAMAGED, name, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -512,8 +521,8 @@ def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
         with pytest.raises(ValueError, match="has 3,221,225,472 bytes"):
             RecordSource(read_manifest(dataset_copy), "train")
     else:
-        said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
-        assert str(dataset_copy / name) in said
+        message = refused(capsys, beam_pipelines_main, "report", dataset_copy)
+        assert str(dataset_copy / name) in message
     if name == "manifest.json":
         assert "has 3,221,225,472 bytes" in refused(capsys, beam_pipelines_main, "verify", dataset_copy)
         assert "has 3,221,225,472 bytes" in refused(capsys, tpu_input_main, "benchmark", dataset_copy)
@@ -524,7 +533,7 @@ def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("list.csv", "line 1 has 1,000,000 characters or more, so the file is not a list"),
         ("list.jsonl", "line 1 has 1,000,000 characters or more, so the file is not a list"),
@@ -532,7 +541,7 @@ def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
         ("labels.txt", "has 1,073,741,824 bytes"),
     ],
 )
-def test_an_input_with_holes_takes_no_memory(name, said, tmp_path, capsys):
+def test_an_input_with_holes_takes_no_memory(name, message, tmp_path, capsys):
     (tmp_path / "images" / "a").mkdir(parents=True)
     with (tmp_path / name).open("wb") as file:
         file.truncate(1 << 30)
@@ -542,7 +551,7 @@ def test_an_input_with_holes_takes_no_memory(name, said, tmp_path, capsys):
     argv = ["convert", f"--input={source}", f"--output={tmp_path}/out", *options]
     with contextlib.suppress(SystemExit):  # argparse's, of the labels
         assert beam_pipelines_main(argv) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert peak_bytes() - before < 1 << 28
 
 

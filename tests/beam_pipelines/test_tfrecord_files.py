@@ -67,35 +67,35 @@ def tfds(label: int, _: str, data: bytes) -> dict[str, Value]:
 
 def records(path: Path) -> dict[str, tuple[str, Record]]:
     """(split, record) by key."""
-    found = {}
+    contents = {}
     for shard in sorted(path.glob("*.tfrecord")):
         with open(shard, "rb") as file:
             for _, payload in read_frames(file):
                 record = decode(payload)
-                found[record.key] = shard.name.partition("-")[0], record
-    return found
+                contents[record.key] = shard.name.partition("-")[0], record
+    return contents
 
 
-def converted(capsys, tmp_path, *args: object, said: str = "") -> dict[str, tuple[str, Record]]:
+def converted(capsys, tmp_path, *args: object, expected_err: str = "") -> dict[str, tuple[str, Record]]:
     code, _, err = run(capsys, "convert", *args, f"--output={tmp_path}/out", "--shard_size=20KB")
-    assert (code, err) == (0, said)
+    assert (code, err) == (0, expected_err)
     return records(tmp_path / "out")
 
 
 def test_imagenet_as_the_tpu_converter_writes_it(capsys, digits, tmp_path):
-    source, every = tmp_path / "in", list(images(digits, 12))
+    source, source_images = tmp_path / "in", list(images(digits, 12))
     for number in range(2):
-        write(source / f"train-{number:05d}-of-00002", *(imagenet(*each) for each in every[number:100:2]))
-    write(source / "validation-00000-of-00001", *(imagenet(*each) for each in every[100:]))
-    said = f"{source}: train-00000-of-00002 and 1 more as train, validation-00000-of-00001 as validation\n"
-    found = converted(capsys, tmp_path, f"--input={source}", "--record=imagenet", said=said)
-    assert {(split, r.class_name, r.key.rpartition("/")[2], r.encoded) for split, r in found.values()} == {
-        ("train" if at < 100 else "validation", f"n{label:08d}", name, data)
-        for at, (label, name, data) in enumerate(every)
+        write(source / f"train-{number:05d}-of-00002", *(imagenet(*image) for image in source_images[number:100:2]))
+    write(source / "validation-00000-of-00001", *(imagenet(*image) for image in source_images[100:]))
+    expected_err = f"{source}: train-00000-of-00002 and 1 more as train, validation-00000-of-00001 as validation\n"
+    contents = converted(capsys, tmp_path, f"--input={source}", "--record=imagenet", expected_err=expected_err)
+    assert {(split, r.class_name, r.key.rpartition("/")[2], r.encoded) for split, r in contents.values()} == {
+        ("train" if index < 100 else "validation", f"n{label:08d}", name, data)
+        for index, (label, name, data) in enumerate(source_images)
     }
-    assert len(found) == len(every)
-    assert all(record.label == int(record.class_name[1:]) for _, record in found.values())  # as synsets are sorted
-    assert next(iter(sorted(found))).startswith("train-00000-of-00002/")
+    assert len(contents) == len(source_images)
+    assert all(record.label == int(record.class_name[1:]) for _, record in contents.values())  # as synsets are sorted
+    assert next(iter(sorted(contents))).startswith("train-00000-of-00002/")
     code, out, _ = run(capsys, "verify", tmp_path / "out")
     assert (code, "no problems found" in out) == (0, True)
 
@@ -103,32 +103,36 @@ def test_imagenet_as_the_tpu_converter_writes_it(capsys, digits, tmp_path):
 def test_tensorflow_datasets(capsys, digits, tmp_path):
     """Its records have a label that is a number; names are in label.labels.txt beside the files."""
     source = tmp_path / "digits" / "1.0.0"
-    every = list(images(digits, 3))
-    write(source / "digits-train.tfrecord-00000-of-00001", *(tfds(*each) for each in every[::2]))
-    write(source / "digits-test.tfrecord-00000-of-00001", *(tfds(*each) for each in every[1::2]))
+    source_images = list(images(digits, 3))
+    write(source / "digits-train.tfrecord-00000-of-00001", *(tfds(*image) for image in source_images[::2]))
+    write(source / "digits-test.tfrecord-00000-of-00001", *(tfds(*image) for image in source_images[1::2]))
     (source / "label.labels.txt").write_text("".join(f"digit {9 - label}\n" for label in range(10)))
     (source / "dataset_info.json").write_text("{}")
     args = (f"--input={source}", "--record=tfds")
-    code, _, said = run(capsys, "convert", *args, f"--output={tmp_path}/numbers")
+    code, _, err = run(capsys, "convert", *args, f"--output={tmp_path}/numbers")
     assert code == 0
-    assert "labels are numbers, 0 to 9, and so are the names of the classes; name them with --labels=FILE" in said
+    assert "labels are numbers, 0 to 9, and so are the names of the classes; name them with --labels=FILE" in err
     names = ("digits-test.tfrecord-00000-of-00001", "digits-train.tfrecord-00000-of-00001")
-    said = f"{source}: {names[0]} as test, {names[1]} as train\n"
-    said += "not images, so only listed in rejected.jsonl: 1 .json, 1 .txt\n"
-    said += "labels are numbers, 0 to 9: counted from 0 in the 10 names of --labels\n"
-    found = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt", said=said)
-    assert sorted((split, r.label, r.class_name, r.encoded) for split, r in found.values()) == sorted(
-        ("train" if at % 2 == 0 else "test", label, f"digit {9 - label}", data)
-        for at, (label, _, data) in enumerate(every)
+    expected_err = f"{source}: {names[0]} as test, {names[1]} as train\n"
+    expected_err += "not images, so only listed in rejected.jsonl: 1 .json, 1 .txt\n"
+    expected_err += "labels are numbers, 0 to 9: counted from 0 in the 10 names of --labels\n"
+    contents = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt", expected_err=expected_err)
+    assert sorted((split, r.label, r.class_name, r.encoded) for split, r in contents.values()) == sorted(
+        ("train" if index % 2 == 0 else "test", label, f"digit {9 - label}", data)
+        for index, (label, _, data) in enumerate(source_images)
     )
 
 
 def test_a_pattern_and_features_by_name(capsys, digits, tmp_path):
-    every = list(images(digits, 2))
-    write(tmp_path / "in" / "part-1", *({"jpg": data, "what": f"d{label}".encode()} for label, _, data in every))
+    source_images = list(images(digits, 2))
+    write(
+        tmp_path / "in" / "part-1", *({"jpg": data, "what": f"d{label}".encode()} for label, _, data in source_images)
+    )
     (tmp_path / "in" / "readme").write_text("no records")
-    found = converted(capsys, tmp_path, f"--input={tmp_path}/in/part-*", "--record=image=jpg,label=what")
-    assert sorted((r.class_name, r.encoded) for _, r in found.values()) == sorted((f"d{n}", d) for n, _, d in every)
+    contents = converted(capsys, tmp_path, f"--input={tmp_path}/in/part-*", "--record=image=jpg,label=what")
+    assert sorted((r.class_name, r.encoded) for _, r in contents.values()) == sorted(
+        (f"d{n}", d) for n, _, d in source_images
+    )
     index = json.loads((tmp_path / "out" / "manifest.json").read_text())["sources"]
     assert index == [
         {
@@ -151,12 +155,12 @@ def test_what_cannot_be_a_record_is_rejected_with_a_reason(capsys, digits, tmp_p
         "empty": [{"i": b"", "l": b"a"}],
     }
     (tmp_path / "names.txt").write_text("a\nb\n")
-    write(tmp_path / "in" / "x.tfrecord", *good, *(each for examples in bad.values() for each in examples))
+    write(tmp_path / "in" / "x.tfrecord", *good, *(example for examples in bad.values() for example in examples))
     with open(tmp_path / "in" / "y.tfrecord", "wb") as file:
         file.write(frame(b"\xff\xff\xff"))
     args = (f"--input={tmp_path}/in", "--record=image=i,label=l", f"--labels={tmp_path}/names.txt")
-    found = converted(capsys, tmp_path, *args, "--max_rejected=50%")
-    assert len(found) == len(good)
+    contents = converted(capsys, tmp_path, *args, "--max_rejected=50%")
+    assert len(contents) == len(good)
     rejected = json.loads((tmp_path / "out" / "manifest.json").read_text())["num_rejected"]
     expected = {reason: len(examples) for reason, examples in bad.items()}
     expected["bad_record"] += 1
@@ -170,17 +174,17 @@ def test_what_cannot_be_a_record_is_rejected_with_a_reason(capsys, digits, tmp_p
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_file_ends_in_one_line_or_in_the_same_records(capsys, digits, tmp_path, seed):
-    every = list(images(digits, 2))
+    source_images = list(images(digits, 2))
     path = tmp_path / "in" / "a.tfrecord"
-    write(path, *({"image": data, "label": b"d%d" % label} for label, _, data in every))
+    write(path, *({"image": data, "label": b"d%d" % label} for label, _, data in source_images))
     data, random_ = bytearray(path.read_bytes()), random.Random(seed)
     if seed % 2:
         data = data[: random_.randrange(1, len(data))]
     else:
         data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
     path.write_bytes(data)
-    said = refused(capsys, "convert", f"--input={path.parent}", "--record=tfds", f"--output={tmp_path}/out")
-    assert "is not a complete TFRecord file: record " in said
+    message = refused(capsys, "convert", f"--input={path.parent}", "--record=tfds", f"--output={tmp_path}/out")
+    assert "is not a complete TFRecord file: record " in message
     assert not (tmp_path / "out").exists()
 
 
@@ -206,7 +210,7 @@ def test_mistakes_are_answered_with_one_line(capsys, digits, tmp_path):
 
 def test_a_runner_and_two_processes_write_the_same_bytes(capsys, digits, tmp_path):
     for number in range(3):
-        examples = [imagenet(*each) for each in list(images(digits, 6))[number::3]]
+        examples = [imagenet(*image) for image in list(images(digits, 6))[number::3]]
         write(tmp_path / "in" / f"train-{number:05d}-of-00003", *examples)
     for name, flags in (("a", ("--num_processes=2",)), ("b", ("--runner=DirectRunner",))):
         args = (f"--input={tmp_path}/in", "--record=imagenet", f"--output={tmp_path}/{name}", "--shard_size=10KB")
@@ -221,14 +225,14 @@ def test_a_runner_and_two_processes_write_the_same_bytes(capsys, digits, tmp_pat
 @pytest.mark.cloud
 def test_in_a_bucket_as_on_disk(capsys, cloud, digits, tmp_path):
     bucket = cloud.make_bucket()
-    write(tmp_path / "in" / "train-00000-of-00001", *(imagenet(*each) for each in images(digits, 4)))
+    write(tmp_path / "in" / "train-00000-of-00001", *(imagenet(*image) for image in images(digits, 4)))
     cloud.upload(tmp_path / "in", f"{bucket}/in")
     args = ("--record=imagenet", "--shard_size=10KB")
     for source, output in ((f"{bucket}/in/train-*", f"{bucket}/out"), (f"{tmp_path}/in/train-*", f"{tmp_path}/out")):
         assert run(capsys, "convert", f"--input={source}", f"--output={output}", *args)[0] == 0
     local = {path: digest for path, digest in files(tmp_path / "out").items() if path.endswith(".tfrecord")}
-    found = cloud.files(f"{bucket}/out")
-    assert {path: found[path] for path in local} == local
+    objects = cloud.files(f"{bucket}/out")
+    assert {path: objects[path] for path in local} == local
 
 
 def test_with_several_labels_a_record_without_its_feature_or_with_floats_is_rejected(few_digits, tmp_path):

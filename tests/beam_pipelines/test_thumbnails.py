@@ -21,8 +21,8 @@ from support.nasty import encoded
 
 def test_of_many_rejected_a_few_are_shown_from_all_over_the_alphabet():
     lines = [Rejection(f"{number:05d}", "", "empty", "") for number in range(10_000)]
-    shown = _spread(iter(lines), {"empty": 10_000})["empty"]
-    assert [line.key for line in shown] == ["00000", "01666", "03333", "05000", "06666", "08333"]
+    examples = _spread(iter(lines), {"empty": 10_000})["empty"]
+    assert [line.key for line in examples] == ["00000", "01666", "03333", "05000", "06666", "08333"]
     assert [line.key for line in _spread(lines[:3], {"empty": 3})["empty"]] == ["00000", "00001", "00002"]
     assert _spread([Rejection("a", "", "other", "")], {"empty": 1}) == {"empty": []}
 
@@ -42,9 +42,9 @@ def test_of_many_rejected_a_few_are_shown_from_all_over_the_alphabet():
     ids=["large", "small", "cmyk", "gif", "webp", "16 bits", "truncated png", "a line"],
 )
 def test_whatever_pillow_can_decode_becomes_a_thumbnail(image, size):
-    shown = thumbnail(image)
-    assert shown
-    assert (shown.width, shown.height) == size
+    picture = thumbnail(image)
+    assert picture
+    assert (picture.width, picture.height) == size
 
 
 def turned(image: Image.Image) -> bytes:
@@ -56,14 +56,14 @@ def turned(image: Image.Image) -> bytes:
 @pytest.mark.parametrize("size", [(500, 375), (1300, 900), (160, 120)])
 def test_grey_values_are_those_of_the_whole_upright_picture(size):
     picture = Image.fromarray(load_sample_images().images[0]).resize(size)
-    whole = np.asarray(picture.convert("L").resize((32, 32), Image.Resampling.BOX), float)
+    expected = np.asarray(picture.convert("L").resize((32, 32), Image.Resampling.BOX), float)
     for data in (encoded(picture, quality=95), encoded(picture, quality=95, progressive=True), turned(picture)):
         sample = grey_sample(data)
         assert sample is not None
-        assert np.corrcoef(sample, whole.ravel())[0, 1] > 0.999
+        assert np.corrcoef(sample, expected.ravel())[0, 1] > 0.999
     cut = grey_sample(encoded(picture, quality=95)[:-1000])
     assert cut is not None
-    assert np.corrcoef(cut[:512], whole.ravel()[:512])[0, 1] > 0.99
+    assert np.corrcoef(cut[:512], expected.ravel()[:512])[0, 1] > 0.99
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_huge_and_special_sources_are_not_read(tmp_path, monkeypatch):
 
 
 def test_rejected_members_of_an_archive_are_shown(few_digits, tmp_path):
-    whole = next((few_digits / "0").iterdir()).read_bytes()
-    (few_digits / "0" / "half.jpg").write_bytes(whole[: len(whole) * 2 // 3])
+    content = next((few_digits / "0").iterdir()).read_bytes()
+    (few_digits / "0" / "half.jpg").write_bytes(content[: len(content) * 2 // 3])
     (few_digits / "0" / "empty.jpg").write_bytes(b"")
     with tarfile.open(tmp_path / "digits.tar", "w") as archive:
         archive.add(few_digits, ".")
     options = ConvertOptions((Source(str(tmp_path / "digits.tar")),), str(tmp_path / "out"), max_rejected=1.0)
     manifest, *_ = convert(options)
     assert manifest.num_rejected == {"empty": 1, "truncated": 1}
-    shown = {each.code: each.examples for each in read_rejected(manifest, [str(tmp_path / "digits.tar")])}
-    ((line, picture),) = shown["truncated"]
+    examples = {reason.code: reason.examples for reason in read_rejected(manifest, [str(tmp_path / "digits.tar")])}
+    ((line, picture),) = examples["truncated"]
     assert picture
     assert (line.key, picture.width, picture.height) == ("0/half.jpg", 32, 32)
-    ((line, picture),) = shown["empty"]
+    ((line, picture),) = examples["empty"]
     assert (line.key, picture) == ("0/empty.jpg", None)
 
 

@@ -38,7 +38,7 @@ from support.folders import files
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def written(dataset: Path) -> dict[str, bytes]:
+def stored_images(dataset: Path) -> dict[str, bytes]:
     """Every image of a dataset by its key, of all splits."""
     manifest = tpu_input.read_manifest(str(dataset))
     sources = [tpu_input.RecordSource(manifest, split) for split in manifest.splits]
@@ -47,9 +47,9 @@ def written(dataset: Path) -> dict[str, bytes]:
 
 def guide() -> str:
     """The pipeline in the guide."""
-    found = re.search(r"```python\n(.*?)```", (DOCS / "pipelines.md").read_text(), re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(r"```python\n(.*?)```", (DOCS / "pipelines.md").read_text(), re.DOTALL)
+    assert match
+    return match[1]
 
 
 def make_boxes(folder: Path) -> dict[str, tuple[int, int, int, int]]:
@@ -67,9 +67,9 @@ def make_boxes(folder: Path) -> dict[str, tuple[int, int, int, int]]:
 def check_cropped(folder: Path, boxes: dict[str, tuple[int, int, int, int]]) -> None:
     """Checks what the guide's pipeline has written against Pillow's crops."""
     assert verify(str(folder / "cropped")).problems == []
-    found = written(folder / "cropped")
-    assert found.keys() == {key for key, box in boxes.items() if box[2] == 7}
-    for key, encoded in found.items():
+    images = stored_images(folder / "cropped")
+    assert images.keys() == {key for key, box in boxes.items() if box[2] == 7}
+    for key, encoded in images.items():
         Image.open(folder / "digits" / key).crop(boxes[key]).save(expected := io.BytesIO(), "JPEG", quality=95)
         assert encoded == expected.getvalue()
     rejected = [json.loads(line) for line in (folder / "cropped" / "rejected.jsonl").read_text().splitlines()]
@@ -97,12 +97,12 @@ def test_the_pipeline_of_the_guide_writes_what_it_says(few_digits, tmp_path, mon
 def test_the_program_with_flags_of_the_guide_writes_what_was_chosen(few_digits, tmp_path, monkeypatch):
     few_digits.rename(tmp_path / "digits")
     monkeypatch.chdir(tmp_path)
-    (found,) = re.findall(r"```python\n(  import sys\n.*?)```", (DOCS / "pipelines.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(  import sys\n.*?)```", (DOCS / "pipelines.md").read_text(), re.DOTALL)
     flags = ["--input=digits", "--output=chosen", "--shard_size=50KB", "--runner=FnApiRunner"]
     monkeypatch.setattr("sys.argv", ["program.py", *flags])
-    exec(textwrap.dedent(found), {"__name__": "__main__"})
+    exec(textwrap.dedent(code), {"__name__": "__main__"})
     assert set(tpu_input.read_manifest("chosen").classes) <= set("01234")
-    assert written(tmp_path / "chosen").keys() == {
+    assert stored_images(tmp_path / "chosen").keys() == {
         str(path.relative_to("digits")) for path in Path("digits").rglob("[0-4]/*.jpg")
     }
 
@@ -116,32 +116,32 @@ def test_the_pipeline_of_the_guide_runs_on_prism(few_digits, tmp_path, monkeypat
 
 def run(source: Path, output: Path, **changes: Any) -> list[bp.WrittenDataset]:
     """Lists, reads and writes as the command line does; returns what WriteDataset gives."""
-    done = output.parent / "done.jsonl"
+    path = output.parent / "done.jsonl"
     with beam.Pipeline(options=local()) as pipeline:
         inputs, others = pipeline | bp.ListInputs(bp.Source(str(source)))
         images, unreadable = inputs | bp.ReadImages()
-        named = {"shard_bytes": 10_000, "max_rejected": 1.0, **changes}
+        arguments = {"shard_bytes": 10_000, "max_rejected": 1.0, **changes}
         (
             (images, others, unreadable)
-            | bp.WriteDataset(str(output), **named)
-            | beam.Map(lambda each: json.dumps(each._asdict()))
-            | beam.io.WriteToText(str(done), shard_name_template="")
+            | bp.WriteDataset(str(output), **arguments)
+            | beam.Map(lambda dataset: json.dumps(dataset._asdict()))
+            | beam.io.WriteToText(str(path), shard_name_template="")
         )
-    return [bp.WrittenDataset(**json.loads(line)) for line in done.read_text().splitlines()]
+    return [bp.WrittenDataset(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def test_images_that_pass_unchanged_give_the_shards_of_the_command(few_digits, tmp_path):
     (few_digits / "0" / ".DS_Store").write_bytes(b"Bud1")
     (few_digits / "1" / "page.jpg").write_text("<html>")
     Image.open(next(few_digits.rglob("2/*.jpg"))).save(few_digits / "2" / "other.png")
-    (done,) = run(few_digits, tmp_path / "out")
+    (dataset,) = run(few_digits, tmp_path / "out")
     manifest, *_ = convert(options(few_digits, tmp_path / "whole"))
-    assert done == bp.WrittenDataset(str(tmp_path / "out"), done.fingerprint, 37, 39, is_new=True)
+    assert dataset == bp.WrittenDataset(str(tmp_path / "out"), dataset.fingerprint, 37, 39, is_new=True)
     assert manifest.num_rejected == verify(str(tmp_path / "out")).manifest.num_rejected
-    assert written(tmp_path / "out") == written(tmp_path / "whole")
+    assert stored_images(tmp_path / "out") == stored_images(tmp_path / "whole")
     assert verify(str(tmp_path / "out")).problems == []
     (again,) = run(few_digits, tmp_path / "out")
-    assert again == done._replace(is_new=False)
+    assert again == dataset._replace(is_new=False)
 
 
 def test_shards_are_those_of_the_command_byte_for_byte_where_all_are_jpegs(few_digits, tmp_path):
@@ -149,7 +149,7 @@ def test_shards_are_those_of_the_command_byte_for_byte_where_all_are_jpegs(few_d
     convert(options(few_digits, tmp_path / "whole"))
     shards = {name: digest for name, digest in files(tmp_path / "whole").items() if name.endswith(".tfrecord")}
     assert len(shards) > 3
-    assert {name: each for name, each in files(tmp_path / "out").items() if name.endswith(".tfrecord")} == shards
+    assert {name: digest for name, digest in files(tmp_path / "out").items() if name.endswith(".tfrecord")} == shards
 
 
 def test_files_that_are_not_read_in_the_pipeline_give_the_dataset_of_the_command(few_digits, tmp_path):
@@ -160,22 +160,22 @@ def test_files_that_are_not_read_in_the_pipeline_give_the_dataset_of_the_command
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "whole")]
     assert [len(manifest.pop("sources")) for manifest in manifests] == [0, 1]
     assert manifests[0] == manifests[1]
-    found, whole = (files(tmp_path / name) for name in ("out", "whole"))
-    assert {name for name in whole if found[name] != whole[name]} == {"manifest.json"}
+    output, expected = (files(tmp_path / name) for name in ("out", "whole"))
+    assert {name for name in expected if output[name] != expected[name]} == {"manifest.json"}
 
 
 def test_rows_of_files_are_looked_up_read_and_checked(few_digits, tmp_path):
     Image.new("RGB", (20, 10)).save(tmp_path / "one.png")
     (tmp_path / "page.jpg").write_text("<html>")
     paths = list(few_digits.rglob("*.jpg"))
-    known = [Row(key=path.name, uri=str(path), label="ab"[n % 2]) for n, path in enumerate(paths)]
+    rows = [Row(key=path.name, uri=str(path), label="ab"[n % 2]) for n, path in enumerate(paths)]
     names = ("one.png", "page.jpg", "none.jpg")
-    write_rows(tmp_path / "out", [*known, *(Row(key=name, uri=str(tmp_path / name), label="a") for name in names)])
-    found = verify(str(tmp_path / "out"))
-    assert found.problems == []
-    assert found.manifest.num_fixed == {"format PNG": 1}
-    assert found.manifest.num_rejected == {"missing": 1, "not_an_image": 1}
-    assert written(tmp_path / "out").keys() == {path.name for path in paths} | {"one.png"}
+    write_rows(tmp_path / "out", [*rows, *(Row(key=name, uri=str(tmp_path / name), label="a") for name in names)])
+    findings = verify(str(tmp_path / "out"))
+    assert findings.problems == []
+    assert findings.manifest.num_fixed == {"format PNG": 1}
+    assert findings.manifest.num_rejected == {"missing": 1, "not_an_image": 1}
+    assert stored_images(tmp_path / "out").keys() == {path.name for path in paths} | {"one.png"}
 
 
 def test_flags_of_a_program_are_those_of_the_command(few_digits, tmp_path):
@@ -195,8 +195,8 @@ def test_flags_of_a_program_are_those_of_the_command(few_digits, tmp_path):
         "--dedup=exact",
     ]
     (tmp_path / "names.txt").write_text("".join(f"{digit}\n" for digit in range(10)))
-    given = PipelineOptions([*flags, f"--class_names={tmp_path}/names.txt", f"--output={tmp_path}/out"])
-    assert given.view_as(bp.ConvertPipelineOptions).convert_options() == ConvertOptions(
+    beam_options = PipelineOptions([*flags, f"--class_names={tmp_path}/names.txt", f"--output={tmp_path}/out"])
+    assert beam_options.view_as(bp.ConvertPipelineOptions).convert_options() == ConvertOptions(
         (bp.Source(str(few_digits), "train"),),
         str(tmp_path / "out"),
         splits=(("train", 0.8), ("test", 0.2)),
@@ -212,23 +212,23 @@ def test_flags_of_a_program_are_those_of_the_command(few_digits, tmp_path):
         images=bp.ImageOptions(resize_shorter=8),
     )
     # Beam sends the options to an engine as JSON, and with those of every other runner.
-    sent = json.loads(json.dumps(given.get_all_options(drop_default=True)))
+    sent = json.loads(json.dumps(beam_options.get_all_options(drop_default=True)))
     assert sent["conversion_num_shards"] == "train=3"
-    assert given.view_as(GoogleCloudOptions).labels is None
+    assert beam_options.view_as(GoogleCloudOptions).labels is None
     few = PipelineOptions([f"--output={tmp_path}/out"]).view_as(bp.ConvertPipelineOptions)
     assert few.convert_options() == ConvertOptions((), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ([], "the following arguments are required: --output"),
         (["--output=out", "--shard_size=big"], "argument --shard_size: 'big' is not a size; write 500KB, 100MB or 1GB"),
         (["--output=out", "--quality=101"], "quality must be 1 to 100, got 101"),
     ],
 )
-def test_a_flag_of_a_program_that_is_wrong_is_a_value_error(flags, told):
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_a_flag_of_a_program_that_is_wrong_is_a_value_error(flags, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         PipelineOptions(flags).view_as(bp.ConvertPipelineOptions).convert_options()
 
 
@@ -236,14 +236,14 @@ def test_a_program_with_the_flags_of_the_command_writes_its_dataset(few_digits, 
     first = next(few_digits.rglob("*.jpg"))
     (first.parent / "again.jpg").write_bytes(first.read_bytes())
     flags = [f"--input={few_digits}", "--shard_size=10KB", "--dedup=exact"]
-    given = PipelineOptions([*flags, f"--output={tmp_path}/out", "--runner=FnApiRunner"])
-    options = given.view_as(bp.ConvertPipelineOptions).convert_options()
-    with beam.Pipeline(options=given) as pipeline:
+    beam_options = PipelineOptions([*flags, f"--output={tmp_path}/out", "--runner=FnApiRunner"])
+    options = beam_options.view_as(bp.ConvertPipelineOptions).convert_options()
+    with beam.Pipeline(options=beam_options) as pipeline:
         inputs, others = pipeline | bp.ListInputs(*options.sources)
         (inputs, others) | bp.WriteDataset(options)
     assert main(["convert", *flags, f"--output={tmp_path}/whole"]) == 0
-    found, whole = (files(tmp_path / name) for name in ("out", "whole"))
-    assert {name for name in whole if found[name] != whole[name]} == {"manifest.json"}  # which names the inputs
+    output, expected = (files(tmp_path / name) for name in ("out", "whole"))
+    assert {name for name in expected if output[name] != expected[name]} == {"manifest.json"}  # which names the inputs
     assert verify(str(tmp_path / "out")).manifest.num_rejected == {"duplicate": 1}
 
 
@@ -255,14 +255,14 @@ def noise(number: int) -> bytes:
 
 def write_rows(output: Path, rows: Sequence[object], **changes: Any) -> None:
     with beam.Pipeline(options=local()) as pipeline:
-        made = pipeline | beam.Create(rows)
-        made | bp.WriteDataset(str(output), **{"shard_bytes": 10_000, "max_rejected": 1.0, **changes})
+        elements = pipeline | beam.Create(rows)
+        elements | bp.WriteDataset(str(output), **{"shard_bytes": 10_000, "max_rejected": 1.0, **changes})
 
 
 def test_rows_of_a_schema_from_elsewhere_are_written(tmp_path):
     images = {f"{number}": noise(number) for number in range(40)}
     write_rows(tmp_path / "out", [Row(key=key, image=image, label="ab"[int(key) % 2]) for key, image in images.items()])
-    assert written(tmp_path / "out") == images
+    assert stored_images(tmp_path / "out") == images
     index = verify(str(tmp_path / "out"))
     assert index.problems == []
     assert index.manifest.sources == []
@@ -280,14 +280,14 @@ def test_rows_of_a_parquet_file_are_written(tmp_path):
         read | beam.Map(lambda row: bp.LabelledImage(**row)) | bp.WriteDataset(str(tmp_path / "out"))
     manifest = tpu_input.read_manifest(str(tmp_path / "out"))
     assert {split: manifest.split(split).num_examples for split in manifest.splits} == {"test": 14, "train": 26}
-    assert written(tmp_path / "out") == {row["key"]: row["image"] for row in rows}
+    assert stored_images(tmp_path / "out") == {row["key"]: row["image"] for row in rows}
 
 
 def test_of_two_images_with_one_key_the_same_one_is_written_in_whatever_order_they_come(tmp_path):
     rows = [bp.LabelledImage(f"{number // 2}", noise(number), "ab"[number % 4 // 2]) for number in range(40)]
     write_rows(tmp_path / "out", rows)
     write_rows(tmp_path / "other", rows[::-1])
-    assert len(written(tmp_path / "out")) == 20
+    assert len(stored_images(tmp_path / "out")) == 20
     assert files(tmp_path / "out") == files(tmp_path / "other")
     assert verify(str(tmp_path / "out")).manifest.num_rejected == {"duplicate_key": 20}
 
@@ -303,7 +303,7 @@ def test_what_is_no_image_is_rejected_without_the_name_of_a_working_file(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         (Row(key="x", image=noise(3), label=5), "LabelledImage, label as str; got int in the element of key 'x'"),
         (Row(key="x", image="text", label="a"), "LabelledImage, image as bytes; got str in the element of key 'x'"),
@@ -312,8 +312,8 @@ def test_what_is_no_image_is_rejected_without_the_name_of_a_working_file(tmp_pat
         (Row(key="x", uri="x.jpg"), "InputFile, label as str; got none in the element of key 'x'"),
     ],
 )
-def test_an_element_that_is_no_labelled_image_is_named(tmp_path, row, told):
-    with pytest.raises(ValueError, match=f"an element must have the fields of {told}"):
+def test_an_element_that_is_no_labelled_image_is_named(tmp_path, row, message):
+    with pytest.raises(ValueError, match=f"an element must have the fields of {message}"):
         write_rows(tmp_path / "out", [row])
 
 
@@ -326,12 +326,12 @@ def test_an_image_without_a_label_or_of_a_wrong_split_is_rejected(tmp_path):
 
 def test_a_run_that_failed_leaves_nothing_that_globs_match_and_another_completes_it(tmp_path, monkeypatch):
     rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(60)]
-    begun = list[str]()
-    lost = 4
+    shards = list[str]()
+    failure_number = 4
 
     def write(shard: str, *args: Any) -> None:
-        begun.append(shard)
-        if len(begun) == lost:
+        shards.append(shard)
+        if len(shards) == failure_number:
             raise ValueError("the machine is lost")
         write_planned(shard, *args)
 
@@ -339,11 +339,11 @@ def test_a_run_that_failed_leaves_nothing_that_globs_match_and_another_completes
     with pytest.raises(Exception, match="the machine is lost"):
         write_rows(tmp_path / "out", rows)
     assert os.listdir(tmp_path / "out") == [".jpeg2tpu"]
-    lost = 0
-    first, begun[:] = begun[:3], []
+    failure_number = 0
+    first, shards[:] = shards[:3], []
     write_rows(tmp_path / "out", rows)
     assert first
-    assert not set(first) & set(begun)
+    assert not set(first) & set(shards)
     write_rows(tmp_path / "whole", rows)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
@@ -356,7 +356,7 @@ def test_another_dataset_is_refused_and_with_overwrite_replaced(few_digits, tmp_
         write_rows(tmp_path / "out", rows)
     assert before.items() <= files(tmp_path / "out").items()
     write_rows(tmp_path / "out", rows, overwrite=True)
-    assert written(tmp_path / "out") == {row.key: row.image for row in rows}
+    assert stored_images(tmp_path / "out") == {row.key: row.image for row in rows}
     assert verify(str(tmp_path / "out")).problems == []
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").mkdir()
@@ -390,10 +390,10 @@ def test_elements_have_schemas_and_transforms_have_display_data(tmp_path):
         assert isinstance(registry.get_coder(element), RowCoder)
         fields = typing_to_runner_api(element).row_type.schema.fields
         assert [field.name for field in fields if field.type.WhichOneof("type_info") != "atomic_type"] == []
-    shown = DisplayData.create_from(bp.WriteDataset(str(tmp_path / "out"), seed=7)).items
-    assert {"output", "seed", "shard_bytes"} <= {item.key for item in shown}
-    shown = DisplayData.create_from(bp.ReadImages(bp.ImageOptions(resize_shorter=64))).items
-    assert {item.key: item.value for item in shown}["resize_shorter"] == 64
+    items = DisplayData.create_from(bp.WriteDataset(str(tmp_path / "out"), seed=7)).items
+    assert {"output", "seed", "shard_bytes"} <= {item.key for item in items}
+    items = DisplayData.create_from(bp.ReadImages(bp.ImageOptions(resize_shorter=64))).items
+    assert {item.key: item.value for item in items}["resize_shorter"] == 64
 
 
 def test_counters_say_what_was_read_and_why_not(few_digits):
@@ -404,9 +404,9 @@ def test_counters_say_what_was_read_and_why_not(few_digits):
     result = pipeline.run()
     result.wait_until_finish()
     metrics = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))
-    counts = {each.key.metric.name: each.committed for each in metrics["counters"]}
+    counts = {counter.key.metric.name: counter.committed for counter in metrics["counters"]}
     assert counts == {"listing": 37, "rejected_not_an_image": 1}
-    pixels = {each.key.metric.name: each.committed for each in metrics["distributions"]}
+    pixels = {distribution.key.metric.name: distribution.committed for distribution in metrics["distributions"]}
     assert (pixels["image_pixels"].count, pixels["image_pixels"].sum) == (36, 36 * 32 * 32)
     assert pixels["image_milliseconds"].count == 36
     images = [path.stat().st_size for path in few_digits.rglob("[0-9]*.jpg")]

@@ -27,11 +27,11 @@ def rows(sizes: list[int]) -> list[Row]:
 def test_units_have_all_rows_in_order_and_few_bytes_unless_one_is_large(most_rows):
     generator = random.Random(0)
     sizes = [generator.choice([0, 100, UNIT_BYTES // 5, UNIT_BYTES, 3 * UNIT_BYTES]) for _ in range(600)]
-    written = rows(sizes)
-    units = list(row_lines.units(row_lines.lines_of(Batch.from_rows(written)), most_rows))
-    assert [row for unit in units for row in row_lines.rows_of(unit)] == written
+    batch_rows = rows(sizes)
+    units = list(row_lines.units(row_lines.lines_of(Batch.from_rows(batch_rows)), most_rows))
+    assert [row for unit in units for row in row_lines.rows_of(unit)] == batch_rows
     assert [(unit.num_rows, unit.num_bytes) for unit in units] == [
-        (len(found := row_lines.rows_of(unit)), sum(row.num_bytes for row in found)) for unit in units
+        (len(unit_rows := row_lines.rows_of(unit)), sum(row.num_bytes for row in unit_rows)) for unit in units
     ]
     assert all(unit.num_rows == 1 or unit.num_bytes <= UNIT_BYTES for unit in units)
     assert max(unit.num_rows for unit in units) <= most_rows
@@ -40,12 +40,12 @@ def test_units_have_all_rows_in_order_and_few_bytes_unless_one_is_large(most_row
 
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_a_line_is_the_json_of_a_row(count):
-    written = [
+    batch_rows = [
         Row(f"{number} %s", name, f"100 %{name}", num_bytes=number, features='{"a": [1.5]}')
         for number, name in enumerate(itertools.islice(itertools.cycle(NAMES), count))
     ]
-    assert row_lines.lines_of(Batch.from_rows(written)).decode().splitlines() == [
-        json.dumps(row[:-1]) for row in written
+    assert row_lines.lines_of(Batch.from_rows(batch_rows)).decode().splitlines() == [
+        json.dumps(row[:-1]) for row in batch_rows
     ]
 
 

@@ -41,17 +41,17 @@ def convert(capsys: pytest.CaptureFixture[str], *args: object) -> None:
 
 def stored(path: Path) -> Counter[tuple[str, str, bytes]]:
     """(split, class, JPEG) of every record."""
-    found = Counter[tuple[str, str, bytes]]()
+    records = Counter[tuple[str, str, bytes]]()
     for shard in path.glob("*.tfrecord"):
         with open(shard, "rb") as file:
             for _, payload in read_frames(file):
                 record = decode(payload)
-                found[shard.name.partition("-")[0], record.class_name, record.encoded] += 1
-    return found
+                records[shard.name.partition("-")[0], record.class_name, record.encoded] += 1
+    return records
 
 
-def without_splits(found: Counter[tuple[str, str, bytes]]) -> Counter[tuple[str, bytes]]:
-    return Counter({(label, data): count for (_, label, data), count in found.items()})
+def without_splits(records: Counter[tuple[str, str, bytes]]) -> Counter[tuple[str, bytes]]:
+    return Counter({(label, data): count for (_, label, data), count in records.items()})
 
 
 def tar_of(folder: Path) -> bytes:
@@ -63,7 +63,7 @@ def tar_of(folder: Path) -> bytes:
 
 def zstd_in_frames(content: bytes) -> bytes:
     """As pzstd writes it."""
-    pieces = [content[at : at + 20_000] for at in range(0, len(content), 20_000)]
+    pieces = [content[offset : offset + 20_000] for offset in range(0, len(content), 20_000)]
     return b"".join(zstandard.ZstdCompressor().compress(piece) for piece in pieces)
 
 
@@ -90,15 +90,15 @@ def test_a_compressed_archive_becomes_the_same_dataset_as_its_folder(capsys, few
         args = (f"--input={tmp_path}/{source}", f"--output={tmp_path}/{output}", "--shard_size=10KB")
         convert(capsys, *args)
     shards = {path: digest for path, digest in files(tmp_path / "b").items() if path.endswith(".tfrecord")}
-    found = files(tmp_path / "a")
-    assert {path: found[path] for path in shards} == shards
+    digests = files(tmp_path / "a")
+    assert {path: digests[path] for path in shards} == shards
     assert not (tmp_path / "a" / ".jpeg2tpu").exists()
     assert len(list((tmp_path / "a").glob("*.tfrecord"))) > 3
     shard = next((tmp_path / "a").glob("train-*.tfrecord"))
     shard.write_bytes(b"")
     code, out, _ = run(capsys, "repair", tmp_path / "a")
     assert (code, "no problems found" in out) == (0, True)
-    assert files(tmp_path / "a") == found
+    assert files(tmp_path / "a") == digests
 
 
 def test_a_folder_of_compressed_archives_has_a_class_in_each(capsys, images, tmp_path):
@@ -118,20 +118,20 @@ def test_a_folder_of_compressed_archives_has_a_class_in_each(capsys, images, tmp
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst"])
 def test_a_damaged_archive_is_refused_and_nothing_is_left(capsys, few_digits, tmp_path, kind):
     """Cut off in the middle, or before its last bytes."""
-    whole = compressed(kind)(tar_of(few_digits))
-    for content in (whole[: len(whole) * 2 // 3], whole[:-9]):
+    archive = compressed(kind)(tar_of(few_digits))
+    for content in (archive[: len(archive) * 2 // 3], archive[:-9]):
         (tmp_path / f"in.tar.{kind}").write_bytes(content)
-        said = refused(capsys, "convert", f"--input={tmp_path}/in.tar.{kind}", f"--output={tmp_path}/out")
-        assert f"{tmp_path}/in.tar.{kind}" in said
-        assert "not a complete" in said
+        message = refused(capsys, "convert", f"--input={tmp_path}/in.tar.{kind}", f"--output={tmp_path}/out")
+        assert f"{tmp_path}/in.tar.{kind}" in message
+        assert "not a complete" in message
         assert not (tmp_path / "out").exists()
 
 
 def test_what_unpacks_to_a_hundred_times_its_size_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("beam_pipelines.sources.unpacking._ALWAYS_ALLOWED", 1000)
     (tmp_path / "in.tgz").write_bytes(gzip.compress(bytes(10_000_000)))
-    said = refused(capsys, "convert", f"--input={tmp_path}/in.tgz", f"--output={tmp_path}/out")
-    assert "decompresses to more than 100 times its size, as no images do" in said
+    message = refused(capsys, "convert", f"--input={tmp_path}/in.tgz", f"--output={tmp_path}/out")
+    assert "decompresses to more than 100 times its size, as no images do" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -148,15 +148,15 @@ def webdataset(path: Path, examples: Iterator[dict[str, bytes]] | list[dict[str,
 
 @pytest.mark.long
 def test_webdataset_with_numbers_names_and_fields(capsys, images, tmp_path):
-    every = [(path.read_bytes(), int(path.parent.name)) for path in images]
+    examples = [(path.read_bytes(), int(path.parent.name)) for path in images]
     for shard in range(2):
         webdataset(
             tmp_path / "in" / f"digits-train-{shard:06d}.tar",
-            [{"cls": str(label).encode(), "jpg": data} for data, label in every[shard:20:2]],
+            [{"cls": str(label).encode(), "jpg": data} for data, label in examples[shard:20:2]],
         )
     webdataset(
         tmp_path / "in" / "digits-val-000000.tar",
-        [{"jpg": data, "cls": str(label).encode(), "json": b'{"x": 1}'} for data, label in every[20:]],
+        [{"jpg": data, "cls": str(label).encode(), "json": b'{"x": 1}'} for data, label in examples[20:]],
     )
     (tmp_path / "labels.txt").write_text("\n".join(NAMES))
     args = (f"--input={tmp_path}/in", f"--output={tmp_path}/out")
@@ -167,16 +167,16 @@ def test_webdataset_with_numbers_names_and_fields(capsys, images, tmp_path):
         assert "labels are numbers, 0 to 2, and so are the names of the classes; name them with --labels=FILE" in err
     convert(capsys, *args, "--record=webdataset", f"--labels={tmp_path}/labels.txt")
     assert stored(tmp_path / "out") == Counter(
-        ("train" if at < 20 else "validation", NAMES[label], data) for at, (data, label) in enumerate(every)
+        ("train" if index < 20 else "validation", NAMES[label], data) for index, (data, label) in enumerate(examples)
     )
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
-    for ending, content, given in (
+    for ending, content, label_field in (
         ("txt", lambda label: f"{NAMES[label]}\n".encode(), "label=txt"),
         ("json", lambda label: json.dumps({"a": [], "class": NAMES[label]}).encode(), "label=json.class"),
     ):
         shard = tmp_path / ending / "train.tar.gz"
         webdataset(
-            tmp_path / "train.tar", [{"PNG": b"x", "jpg": data, ending: content(label)} for data, label in every]
+            tmp_path / "train.tar", [{"PNG": b"x", "jpg": data, ending: content(label)} for data, label in examples]
         )
         shard.parent.mkdir()
         shard.write_bytes(gzip.compress((tmp_path / "train.tar").read_bytes()))
@@ -184,9 +184,9 @@ def test_webdataset_with_numbers_names_and_fields(capsys, images, tmp_path):
         assert "without a file .cls for the label, only with .j" in refused(
             capsys, "convert", *args, "--record=webdataset"
         )
-        of = (f"--input={shard.parent}", f"--record=webdataset,image=jpg,{given}")
-        convert(capsys, *of, f"--output={tmp_path}/out-{ending}")
-        assert stored(tmp_path / f"out-{ending}") == Counter(("train", NAMES[label], data) for data, label in every)
+        flags = (f"--input={shard.parent}", f"--record=webdataset,image=jpg,{label_field}")
+        convert(capsys, *flags, f"--output={tmp_path}/out-{ending}")
+        assert stored(tmp_path / f"out-{ending}") == Counter(("train", NAMES[label], data) for data, label in examples)
 
 
 def test_examples_of_webdataset_that_cannot_be_used_are_listed(capsys, images, tmp_path):
@@ -200,7 +200,7 @@ def test_examples_of_webdataset_that_cannot_be_used_are_listed(capsys, images, t
         {"jpg": b"no image", "cls": b"a"},
         {"jpg": data[5]},
     ]
-    good = [{"jpg": each, "cls": b"ab"[at % 2 : at % 2 + 1]} for at, each in enumerate(data[6:])]
+    good = [{"jpg": image, "cls": b"ab"[index % 2 : index % 2 + 1]} for index, image in enumerate(data[6:])]
     webdataset(tmp_path / "in.tar", good + odd)
     args = (f"--input={tmp_path}/in.tar", "--record=webdataset", f"--output={tmp_path}/out", "--max_rejected=90%")
     convert(capsys, *args)
@@ -240,8 +240,8 @@ def test_parquet_of_hugging_face(capsys, images, tmp_path):
     )
     convert(capsys, *args, "--record=huggingface")
     assert stored(tmp_path / "out") == Counter(
-        ("train" if at < 25 else "test", NAMES[int(path.parent.name)], path.read_bytes())
-        for at, path in enumerate(images)
+        ("train" if index < 25 else "test", NAMES[int(path.parent.name)], path.read_bytes())
+        for index, path in enumerate(images)
     )
     assert not (tmp_path / "out" / ".jpeg2tpu").exists()
     shard, before = next((tmp_path / "out").glob("test-*.tfrecord")), files(tmp_path / "out")
@@ -272,14 +272,14 @@ def test_parquet_of_hugging_face(capsys, images, tmp_path):
 )
 @pytest.mark.parametrize("ending", ["parquet", "tar"])
 def test_a_split_in_the_name_of_a_file_or_folder_is_used(capsys, images, tmp_path, name, split, ending):
-    for path, chosen in ((f"train/0.{ending}", images[:4]), (f"{name}.{ending}", images[4:7])):
+    for path, subset in ((f"train/0.{ending}", images[:4]), (f"{name}.{ending}", images[4:7])):
         if ending == "parquet":
-            parquet(tmp_path / "in" / path, chosen)
+            parquet(tmp_path / "in" / path, subset)
             continue
         (tmp_path / "in" / path).parent.mkdir(parents=True, exist_ok=True)
         webdataset(
             tmp_path / "in" / path,
-            [{"jpg": image.read_bytes(), "cls": image.parent.name.encode()} for image in chosen],
+            [{"jpg": image.read_bytes(), "cls": image.parent.name.encode()} for image in subset],
         )
     record = "huggingface" if ending == "parquet" else "webdataset"
     convert(capsys, f"--input={tmp_path}/in", f"--record={record}", f"--output={tmp_path}/out")
@@ -326,34 +326,36 @@ def test_rows_of_parquet_without_bytes_or_label_are_listed(capsys, images, tmp_p
     assert sum(stored(tmp_path / "out").values()) == len(images) - 5
     labels[8] = 3  # a mistake of the whole file: another base of numbers, or names that lack
     parquet(tmp_path / "y.parquet", images, image=pa.array(cells, struct), label=pa.array(labels, pa.int64()))
-    said = refused(capsys, "convert", f"--input={tmp_path}/y.parquet", f"--output={tmp_path}/y", "--max_rejected=50%")
-    assert "the label of 'y.parquet/000008' is 3, but its file declares 3 names of classes, for 0 to 2" in said
+    message = refused(
+        capsys, "convert", f"--input={tmp_path}/y.parquet", f"--output={tmp_path}/y", "--max_rejected=50%"
+    )
+    assert "the label of 'y.parquet/000008' is 3, but its file declares 3 names of classes, for 0 to 2" in message
 
 
 @pytest.mark.long
 def test_damaged_parquet_is_refused_or_read_the_same(capsys, images, tmp_path):
     """200 times with 1 to 8 changed bytes: no traceback, and nothing is left of what is refused."""
     parquet(tmp_path / "whole.parquet", images[:6])
-    whole, rng = (tmp_path / "whole.parquet").read_bytes(), random.Random(7)
+    original, rng = (tmp_path / "whole.parquet").read_bytes(), random.Random(7)
     from beam_pipelines.options import ConvertOptions, Source
     from beam_pipelines.sources.listing import list_rows
 
     refusals = 0
     for case in range(200):
-        content = bytearray(whole if case % 2 else whole[: rng.randrange(len(whole))])
+        content = bytearray(original if case % 2 else original[: rng.randrange(len(original))])
         for _ in range(rng.randrange(1, 9)):
             if content:
                 content[rng.randrange(len(content))] = rng.randrange(256)
         path, output = tmp_path / f"{case}.parquet", tmp_path / f"out-{case}"
         path.write_bytes(content)
         source = Source(str(path))
-        said, rows = "", list[object]()
+        message, rows = "", list[object]()
         try:
             rows = list(list_rows(source, ConvertOptions((source,), str(output))))
         except ValueError as error:
-            said = str(error)
-        refusals += bool(said)
-        assert not said or (str(path) in said and not (output.exists() and files(output)))
+            message = str(error)
+        refusals += bool(message)
+        assert not message or (str(path) in message and not (output.exists() and files(output)))
         assert len(rows) <= 6
     assert refusals > 100
 
@@ -406,9 +408,9 @@ def test_what_is_unpacked_on_a_bucket_lies_beside_the_dataset_until_it_is_comple
     convert(capsys, f"--input={bucket}/shards", "--record=webdataset", f"--output={bucket}/b")
     convert(capsys, f"--input={tmp_path}/shards", "--record=webdataset", f"--output={tmp_path}/b")
     for name in "ab":
-        found, expected = cloud.files(f"{bucket}/{name}"), files(tmp_path / name)
-        assert found.keys() == expected.keys()
-        assert all(found[path] == expected[path] for path in expected if path.endswith(".tfrecord"))
+        objects, expected = cloud.files(f"{bucket}/{name}"), files(tmp_path / name)
+        assert objects.keys() == expected.keys()
+        assert all(objects[path] == expected[path] for path in expected if path.endswith(".tfrecord"))
     assert sum(stored(tmp_path / "b").values()) == 2 * len(images)
 
 
@@ -443,6 +445,6 @@ def test_a_null_in_a_list_of_classes_rejects_its_row_alone(capsys, images, tmp_p
     args = [f"--input={tmp_path / 'in.parquet'}", f"--output={tmp_path / 'out'}", "--label_type=classes"]
     convert(capsys, *args, f"--labels={tmp_path / 'names.txt'}", "--max_rejected=50%")
     rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
-    assert [(each["key"], each["reason"], each["detail"]) for each in rejected] == [
+    assert [(line["key"], line["reason"], line["detail"]) for line in rejected] == [
         ("in.parquet/000001", "bad_record", "the list in the column 'label' has a null")
     ]

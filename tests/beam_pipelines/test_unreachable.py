@@ -88,12 +88,12 @@ def test_a_bucket_out_of_reach_is_waited_for_once_whatever_the_number_of_lines(m
 class _Busy(http.server.BaseHTTPRequestHandler):
     """Knows one object, and is busy when it is asked for another the first time."""
 
-    asked: list[str]
+    requested_names: list[str]
 
     def do_GET(self) -> None:
         name = self.path.partition("/o/")[2].partition("?")[0]
-        busy = name == "2.jpg" and name not in self.asked
-        self.asked.append(name)
+        busy = name == "2.jpg" and name not in self.requested_names
+        self.requested_names.append(name)
         is_there = name in ("1.jpg", "2.jpg") and not busy
         body = b'{"size": "123", "generation": "1", "name": "x", "bucket": "b"}' if is_there else b"{}"
         self.send_response(503 if busy else 200 if body != b"{}" else 404)
@@ -118,7 +118,7 @@ def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
     monkeypatch.setattr(gcs, "_answered", set())
 
     class Handler(_Busy):
-        asked: list[str] = []  # noqa: RUF012
+        requested_names: list[str] = []  # noqa: RUF012
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -130,7 +130,7 @@ def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
     forget_client()
     assert [(rows[uri].num_bytes, rows[uri].reason) for uri in uris] == [(123, ""), (123, ""), (0, "missing")]
     assert len(used) == 2
-    assert sorted(Handler.asked) == ["1.jpg", "2.jpg", "2.jpg", "3.jpg"]
+    assert sorted(Handler.requested_names) == ["1.jpg", "2.jpg", "2.jpg", "3.jpg"]
 
 
 def test_a_list_without_buckets_asks_nobody(tmp_path, quick):

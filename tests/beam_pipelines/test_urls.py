@@ -114,18 +114,18 @@ def test_private_addresses_are_refused_however_they_are_written(host: str, serve
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
     """Lets names have these addresses, one answer after another; returns the list of the names that are asked for."""
-    asked = list[str]()
+    hosts = list[str]()
     rest = list(answers)
 
-    def getaddrinfo(host: str, port: int, *arguments: Any, **named: Any) -> list[Any]:
-        asked.append(host)
+    def getaddrinfo(host: str, port: int, *arguments: Any, **keywords: Any) -> list[Any]:
+        hosts.append(host)
         addresses = rest.pop(0) if len(rest) > 1 else rest[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     # 127.0.0.2 stands for a server of the internet.
     monkeypatch.setattr(url_download, "is_public", lambda address: address == "127.0.0.2")
-    return asked
+    return hosts
 
 
 def public_server() -> LyingServer:
@@ -135,9 +135,9 @@ def public_server() -> LyingServer:
 
 def test_a_name_is_resolved_once_so_that_a_second_answer_does_not_help(monkeypatch: pytest.MonkeyPatch):
     with public_server() as server:
-        asked = resolve(monkeypatch, ["127.0.0.2"], ["127.0.0.1"])
+        hosts = resolve(monkeypatch, ["127.0.0.2"], ["127.0.0.1"])
         assert outcome(f"http://rebinding.example:{server.server_port}/ok/1.jpg", UrlOptions()) == jpeg("1")
-        assert asked == ["rebinding.example"]
+        assert hosts == ["rebinding.example"]
 
 
 def test_of_several_addresses_only_the_public_ones_are_used(monkeypatch: pytest.MonkeyPatch):
@@ -168,8 +168,8 @@ def test_what_is_no_url(url: str):
 def test_user_info_is_sent_to_its_host_alone(server: LyingServer):
     assert outcome(f"http://me:word@127.0.0.1:{server.server_port}/secret/1.jpg") == jpeg("1")
     assert outcome(f"{server.url}/secret/1.jpg") == "http_403"
-    there = f"{server.url}/secret/1.jpg"
-    assert outcome(f"http://me:word@127.0.0.1:{server.server_port}/elsewhere/x?{there}") == "http_403"
+    target_url = f"{server.url}/secret/1.jpg"
+    assert outcome(f"http://me:word@127.0.0.1:{server.server_port}/elsewhere/x?{target_url}") == "http_403"
 
 
 def test_a_server_that_fails_once_is_asked_again(server: LyingServer):
@@ -273,13 +273,13 @@ def convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, *more: str) -> s
 
 
 def test_a_list_of_urls_becomes_a_dataset_in_which_every_url_is_accounted_for(capsys, tmp_path, server):
-    named = list(urls(server.url, 400))
-    write_list(tmp_path / "in" / "list.csv", [f"{url},{number % 2}" for number, (url, _) in enumerate(named)])
+    expected = list(urls(server.url, 400))
+    write_list(tmp_path / "in" / "list.csv", [f"{url},{number % 2}" for number, (url, _) in enumerate(expected)])
     convert(capsys, tmp_path, "--num_processes=2", "--url_image_size=1KB", "--shard_size=50KB")
-    assert rejected(tmp_path / "out") == {url: reason for url, reason in named if reason}
+    assert rejected(tmp_path / "out") == {url: reason for url, reason in expected if reason}
     manifest = read_manifest(str(tmp_path / "out"))
     assert manifest
-    assert Counter(manifest.num_rejected) == Counter(reason for _, reason in named if reason)
+    assert Counter(manifest.num_rejected) == Counter(reason for _, reason in expected if reason)
     assert set(FAULTS.values()) == manifest.num_rejected.keys()
     assert sum(split.num_examples for split in manifest.splits.values()) == 380
     assert len(manifest.splits["train"].shards) > 3
@@ -297,12 +297,12 @@ def test_no_secret_of_a_url_is_stored_or_printed(capsys, tmp_path, server):
     lines = [f"http://me:w0rd@127.0.0.1:{port}/secret/{n}.jpg?Signature=s3cr3t&v={n},{n % 2}" for n in range(20)]
     lines += [f"http://me:w0rd@127.0.0.1:{port}/404/{n}.jpg?Signature=s3cr3t,1" for n in range(2)]
     write_list(tmp_path / "in" / "list.csv", lines)
-    said = convert(capsys, tmp_path)
+    conversion_output = convert(capsys, tmp_path)
     code, out, err = run(capsys, "report", f"{tmp_path}/out", f"--sources={tmp_path}/in")
     assert code == 0, err
     stored = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(stored) > 5
-    for text in (said.encode(), out.encode(), err.encode(), *stored):
+    for text in (conversion_output.encode(), out.encode(), err.encode(), *stored):
         assert b"s3cr3t" not in text
         assert b"w0rd" not in text
     page = (tmp_path / "out" / "report.html").read_text()
@@ -395,8 +395,8 @@ def recipes() -> list[str]:
 def test_the_recipe_for_laion(capsys, tmp_path, server, monkeypatch):
     monkeypatch.chdir(tmp_path)
     captions = ['of "two" cats, asleep', "a\nline", "ä"]
-    named = {"URL": [f"{server.url}/ok/{number}.jpg" for number in range(3)], "TEXT": captions, "hash": [1, 2, 3]}
-    pq.write_table(pa.table(named), "laion.parquet")
+    columns = {"URL": [f"{server.url}/ok/{number}.jpg" for number in range(3)], "TEXT": captions, "hash": [1, 2, 3]}
+    pq.write_table(pa.table(columns), "laion.parquet")
     exec(recipes()[0], {})
     flags = ("--label_type=none", "--feature=caption:string", "--output=laion", "--splits=train=100%", *FLAGS)
     code, _, err = run(capsys, "convert", "--input=laion.csv", *flags)
@@ -412,12 +412,12 @@ def test_the_recipe_for_laion(capsys, tmp_path, server, monkeypatch):
 
 def test_the_recipe_for_inaturalist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = {
+    annotations = {
         "images": [{"id": 7, "file_name": "train_mini/0001_a_b/x.jpg"}, {"id": 8, "file_name": "train_mini/2/y.jpg"}],
         "annotations": [{"id": 1, "image_id": 8, "category_id": 0}, {"id": 2, "image_id": 7, "category_id": 1}],
         "categories": [{"id": 0, "name": "Parus major"}, {"id": 1, "name": "Rosa canina"}],
     }
-    Path("train_mini.json").write_text(json.dumps(found))
+    Path("train_mini.json").write_text(json.dumps(annotations))
     exec(recipes()[1], {})
     assert Path("train_mini.csv").read_text().splitlines() == [
         "image,label",

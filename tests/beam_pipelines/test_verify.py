@@ -29,8 +29,8 @@ def edit(path: Path, change) -> None:
     path.write_bytes(change(path.read_bytes()))
 
 
-def flip(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+def flip(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 def test_a_sound_dataset_has_no_problems(dataset_copy):
@@ -52,18 +52,18 @@ def test_a_truncated_shard_is_found(dataset_copy):
 def test_a_shard_cut_between_two_records_is_found(dataset_copy):
     last = read_index((dataset_copy / "index" / f"{SHARD}.parquet").read_bytes())[-1]
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[: last.offset])
-    found = problems(dataset_copy)
-    assert any("contains 175 readable records, but the manifest has 176" in problem for problem in found)
+    messages = problems(dataset_copy)
+    assert any("contains 175 readable records, but the manifest has 176" in problem for problem in messages)
 
 
 def test_two_shards_exchanged_are_found(dataset_copy):
     one, other = dataset_copy / f"{SHARD}.tfrecord", dataset_copy / "train-00004-of-00009.tfrecord"
-    held = one.read_bytes()
+    content = one.read_bytes()
     one.write_bytes(other.read_bytes())
-    other.write_bytes(held)
-    found = problems(dataset_copy)
-    assert sum("but the manifest has" in problem for problem in found) == 2
-    assert f"{SHARD}.tfrecord: its index does not match its records" in found
+    other.write_bytes(content)
+    messages = problems(dataset_copy)
+    assert sum("but the manifest has" in problem for problem in messages) == 2
+    assert f"{SHARD}.tfrecord: its index does not match its records" in messages
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_an_unreadable_index_is_found(dataset_copy):
     ("change", "message"),
     [
         (
-            lambda lengths: lengths | {name: of[::-1] for name, of in lengths.items()},
+            lambda lengths: lengths | {name: shard_lengths[::-1] for name, shard_lengths in lengths.items()},
             "does not match the records of train",
         ),
         (lambda lengths: dict(reversed(lengths.items())), "lists the shards in another order than the manifest"),
         (lambda lengths: dict([*lengths.items()][1:]), r"cannot be used: it has \d+ rows for 1797 records"),
         (
-            lambda lengths: {f"{name}x": of for name, of in lengths.items()},
+            lambda lengths: {f"{name}x": shard_lengths for name, shard_lengths in lengths.items()},
             "cannot be used: it lists 0 records in 0 bytes",
         ),
     ],
@@ -161,8 +161,8 @@ def test_a_manifest_that_does_not_hold_is_found(dataset_copy, change, message):
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
-    found = problems(dataset_copy)
-    assert any(re.search(message, problem) for problem in found), found
+    messages = problems(dataset_copy)
+    assert any(re.search(message, problem) for problem in messages), messages
 
 
 def test_no_manifest_is_no_dataset(dataset_copy):
@@ -183,8 +183,8 @@ RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 def test_workers_of_a_runner_find_what_threads_find_and_say_the_same(dataset_copy, capsys):
     assert run(capsys, "verify", dataset_copy, RUNNER) == run(capsys, "verify", dataset_copy)
     damage_in_many_ways(dataset_copy)
-    here, there = verify(str(dataset_copy)), verify(str(dataset_copy), beam_options=local())
-    assert here == there
+    thread_findings, worker_findings = verify(str(dataset_copy)), verify(str(dataset_copy), beam_options=local())
+    assert thread_findings == worker_findings
     for part in (
         "corrupt payload",
         "is missing",
@@ -195,7 +195,7 @@ def test_workers_of_a_runner_find_what_threads_find_and_say_the_same(dataset_cop
         "lengths.parquet",
         "examples by class",
     ):
-        assert any(part in problem for problem in here.problems), part
+        assert any(part in problem for problem in thread_findings.problems), part
     code, out, err = run(capsys, "verify", dataset_copy)
     assert (code, err) == (1, "")
     assert run(capsys, "verify", dataset_copy, RUNNER) == (code, out, err)
@@ -217,8 +217,8 @@ def test_keys_that_occur_twice_are_named_in_one_shard_and_across_shards(dataset_
     one, other = (data[row.offset : row.offset + row.length] for row in (first, second))
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[: last.offset] + one)
     edit(dataset_copy / "train-00004-of-00009.tfrecord", lambda data: data + other + other)
-    found = verify(str(dataset_copy), decode_images=False, beam_options=beam_options).problems
-    assert sorted(problem for problem in found if "more than once" in problem) == sorted(
+    messages = verify(str(dataset_copy), decode_images=False, beam_options=beam_options).problems
+    assert sorted(problem for problem in messages if "more than once" in problem) == sorted(
         [
             f"{SHARD}.tfrecord: key {first.key!r} occurs more than once",
             *2 * [f"train-00004-of-00009.tfrecord: key {second.key!r} occurs more than once"],
@@ -228,9 +228,9 @@ def test_keys_that_occur_twice_are_named_in_one_shard_and_across_shards(dataset_
 
 @pytest.mark.parametrize("beam_options", [None, local()], ids=["threads", "workers"])
 def test_other_keys_with_the_same_hash_are_not_the_same_key(dataset_copy, monkeypatch, beam_options):
-    whole = duplicate_keys.hash_keys
+    hash_keys = duplicate_keys.hash_keys
     monkeypatch.setattr(
-        "beam_pipelines.conversion.shard_checking.hash_keys", lambda keys: np.sort(whole(keys) >> np.int64(56))
+        "beam_pipelines.conversion.shard_checking.hash_keys", lambda keys: np.sort(hash_keys(keys) >> np.int64(56))
     )
     assert verify(str(dataset_copy), decode_images=False, beam_options=beam_options).problems == []
 
@@ -244,18 +244,18 @@ def test_duplicate_keys_are_found_band_by_band_in_little_more_than_eight_bytes_a
     shards[3][7] = shards[90][11] = 5
     shards[90].sort()
     shards[3].sort()
-    held, _ = tracemalloc.get_traced_memory()
+    current, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
-    found = [
+    duplicates = [
         duplicate_keys.repeated(
-            (number, duplicate_keys.in_band(of, band, 8 * bands)) for number, of in enumerate(shards)
+            (number, duplicate_keys.in_band(hashes, band, 8 * bands)) for number, hashes in enumerate(shards)
         )
         for band in range(8 * bands)
     ]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert set().union(*found) == {(3, 5), (90, 5)}
-    assert held < 8.1 * num_shards * num_keys
+    assert set().union(*duplicates) == {(3, 5), (90, 5)}
+    assert current < 8.1 * num_shards * num_keys
     assert peak < 16 * num_shards * num_keys
 
 
@@ -266,8 +266,8 @@ def test_of_one_shard_nothing_else_is_read(dataset_copy, capsys, flags):
         if path.stem != SHARD:
             path.unlink()
     code, out, err = run(capsys, "verify", dataset_copy, f"--shard={name}", *flags)
-    said = f"{dataset_copy}: no problems found in {name}; every record was read, every image was decoded\n"
-    assert (code, out, err) == (0, said, "")
+    message = f"{dataset_copy}: no problems found in {name}; every record was read, every image was decoded\n"
+    assert (code, out, err) == (0, message, "")
     edit(dataset_copy / name, lambda data: data[:-1])
     code, out, _ = run(capsys, "verify", dataset_copy, f"--shard={name}", *flags)
     assert code == 1

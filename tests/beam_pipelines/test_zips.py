@@ -51,9 +51,9 @@ def test_backslashes_of_windows_are_between_folders(tmp_path, system, key):
             info = zipfile.ZipInfo(name)
             info.create_system = system
             archive.writestr(info, b"" if name.endswith("\\") else b"12345")
-    found = {row.key: row.reason for row in listed(tmp_path / "in.zip")}
-    assert key in found
-    assert system or found == {"photos/cat/1.jpg": "", "../2.jpg": "bad_member"}, found
+    reasons = {row.key: row.reason for row in listed(tmp_path / "in.zip")}
+    assert key in reasons
+    assert system or reasons == {"photos/cat/1.jpg": "", "../2.jpg": "bad_member"}, reasons
 
 
 def test_a_zip_made_by_info_zip_becomes_the_same_dataset_as_its_folder(capsys, few_digits, tmp_path):
@@ -69,13 +69,13 @@ def test_a_zip_made_by_info_zip_becomes_the_same_dataset_as_its_folder(capsys, f
         args = (f"--input={source}", f"--output={tmp_path}/{name}", "--shard_size=10KB")
         assert run(capsys, "convert", *args)[0] == 0
     shards = {path: digest for path, digest in files(tmp_path / "b").items() if path.endswith(".tfrecord")}
-    found = files(tmp_path / "a")
-    assert {path: found[path] for path in shards} == shards
+    digests = files(tmp_path / "a")
+    assert {path: digests[path] for path in shards} == shards
     shard = next((tmp_path / "a").glob("train-*.tfrecord"))
     shard.write_bytes(b"")
     code, out, _ = run(capsys, "repair", tmp_path / "a")
     assert (code, "no problems found" in out) == (0, True)
-    assert files(tmp_path / "a") == found
+    assert files(tmp_path / "a") == digests
 
 
 def test_splits_in_a_zip(tmp_path):
@@ -113,18 +113,18 @@ def test_members_that_are_no_plain_files_have_a_reason(tmp_path):
     with_member(path, "cat/bz2.jpg", compress_type=zipfile.ZIP_BZIP2)
     with_member(path, "cat/empty.jpg", b"")
     data = path.read_bytes()  # the flag "encrypted" of dog/2.jpg, in the directory
-    at = data.rindex(b"dog/2.jpg") - 46
-    assert data[at : at + 4] == b"PK\1\2"
-    path.write_bytes(data[: at + 8] + b"\1\0" + data[at + 10 :])
-    found = {row.key: (row.reason, row.detail) for row in listed(path)}
-    assert found["../evil.jpg"][0] == found["/etc/evil.jpg"][0] == "bad_member"
-    assert found["cat/link.jpg"][0] == "missing"
-    assert found["cat/bz2.jpg"] == (
+    offset = data.rindex(b"dog/2.jpg") - 46
+    assert data[offset : offset + 4] == b"PK\1\2"
+    path.write_bytes(data[: offset + 8] + b"\1\0" + data[offset + 10 :])
+    results = {row.key: (row.reason, row.detail) for row in listed(path)}
+    assert results["../evil.jpg"][0] == results["/etc/evil.jpg"][0] == "bad_member"
+    assert results["cat/link.jpg"][0] == "missing"
+    assert results["cat/bz2.jpg"] == (
         "bad_member",
         "it is compressed with bzip2; unpack the archive, or pack it with deflate",
     )
-    assert found["dog/2.jpg"] == ("bad_member", "it is encrypted; unpack the archive with its password")
-    assert found["cat/1.jpg"] == found["cat/empty.jpg"] == ("", "")
+    assert results["dog/2.jpg"] == ("bad_member", "it is encrypted; unpack the archive with its password")
+    assert results["cat/1.jpg"] == results["cat/empty.jpg"] == ("", "")
 
 
 def test_of_members_with_one_name_the_last_counts(tmp_path):
@@ -141,8 +141,8 @@ def test_no_more_is_inflated_than_the_directory_states(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("cat/bomb.jpg", bytes(1 << 26))
     data = bytearray(path.read_bytes())
-    at = data.rindex(b"PK\1\2")
-    data[at + 24 : at + 28] = struct.pack("<I", 1000)
+    offset = data.rindex(b"PK\1\2")
+    data[offset + 24 : offset + 28] = struct.pack("<I", 1000)
     path.write_bytes(data)
     [row] = listed(path)
     assert row.num_bytes == 1000
@@ -158,17 +158,17 @@ def test_damage_ends_in_one_line_or_in_reasons(digits, tmp_path, seed):
         for label in "01":
             for image in sorted((digits / label).iterdir())[:3]:
                 archive.write(image, f"{label}/{image.name}")
-    whole = path.read_bytes()
-    data, directory = bytearray(whole), whole.index(b"PK\1\2")
+    original = path.read_bytes()
+    data, directory = bytearray(original), original.index(b"PK\1\2")
     if seed % 4 == 0:
         data = data[: random_.randrange(len(data))]
     else:
         for _ in range(random_.randrange(1, 4)):
             data[random_.randrange(directory if seed % 2 else 0, len(data))] = random_.randrange(256)
     path.write_bytes(data)
-    said = outcome(lambda: listed(path))
-    assert isinstance(said, list) or "is not a complete .zip archive" in said
-    for row in said if isinstance(said, list) else []:
+    result = outcome(lambda: listed(path))
+    assert isinstance(result, list) or "is not a complete .zip archive" in result
+    for row in result if isinstance(result, list) else []:
         if not row.reason:
             read = outcome(lambda uri=row.uri: storage.read_bytes(uri))  # type: ignore[misc]
             assert isinstance(read, bytes) or "deflated bytes" in read
@@ -185,8 +185,8 @@ def outcome(function: Callable[[], T]) -> T | str:
 def test_a_truncated_zip_is_refused_with_one_line(capsys, few_digits, tmp_path):
     path = packed(tmp_path / "in.zip", few_digits)
     path.write_bytes(path.read_bytes()[:-30])
-    said = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
-    assert f"'{path}' is not a complete .zip archive: File is not a zip file; copy it again" in said
+    message = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
+    assert f"'{path}' is not a complete .zip archive: File is not a zip file; copy it again" in message
     path.write_bytes(b"PK\x03\x04")
     assert "is not a complete .zip archive" in refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
 
@@ -227,8 +227,8 @@ def test_a_zip_in_a_bucket(capsys, cloud, few_digits, tmp_path):
     for source, output in ((f"{bucket}/in.zip", f"{bucket}/out"), (few_digits, f"{tmp_path}/out")):
         assert run(capsys, "convert", f"--input={source}", f"--output={output}", "--shard_size=10KB")[0] == 0
     local = {path: digest for path, digest in files(tmp_path / "out").items() if path.endswith(".tfrecord")}
-    found = cloud.files(f"{bucket}/out")
-    assert {path: found[path] for path in local} == local
+    objects = cloud.files(f"{bucket}/out")
+    assert {path: objects[path] for path in local} == local
 
 
 def test_a_zip_of_a_zip_is_no_image(tmp_path):
