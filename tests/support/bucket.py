@@ -27,7 +27,8 @@ def main() -> None:
     ):
         cloud.client().create_bucket("bucket")
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in gs.variables().items()))
-        print("# Paste these lines into other terminals. gs://bucket is empty; Ctrl-C ends it.", flush=True)
+        print("# Paste these lines into other terminals. gs://bucket is empty; Ctrl-C ends it.")
+        print("# They send all HTTPS to this bucket: run pip and other downloads in a terminal without them.", flush=True)
         signal.pause()
 
 
