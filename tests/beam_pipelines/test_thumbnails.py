@@ -77,11 +77,11 @@ def test_what_cannot_be_decoded_or_is_too_much_becomes_none(data):
 
 def test_huge_and_special_sources_are_not_read(tmp_path, monkeypatch):
     (tmp_path / "large.jpg").write_bytes(encoded(Image.new("RGB", (200, 200))))
-    assert thumbnails.of_source(str(tmp_path / "large.jpg"))
+    assert thumbnails.source_thumbnail(str(tmp_path / "large.jpg"))
     monkeypatch.setattr(thumbnails, "_MAX_BYTES", 100)
-    assert thumbnails.of_source(str(tmp_path / "large.jpg")) is None
-    assert thumbnails.of_source("/dev/zero") is None
-    assert thumbnails.of_source("") is None
+    assert thumbnails.source_thumbnail(str(tmp_path / "large.jpg")) is None
+    assert thumbnails.source_thumbnail("/dev/zero") is None
+    assert thumbnails.source_thumbnail("") is None
 
 
 def test_rejected_members_of_an_archive_are_shown(few_digits, tmp_path):

@@ -28,7 +28,9 @@ def main() -> None:
         cloud.client().create_bucket("bucket")
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in gs.variables().items()))
         print("# Paste these lines into other terminals. gs://bucket is empty; Ctrl-C ends it.")
-        print("# They send all HTTPS to this bucket: run pip and other downloads in a terminal without them.", flush=True)
+        print(
+            "# All HTTPS then goes to this bucket: run pip and other downloads in a terminal without them.", flush=True
+        )
         signal.pause()
 
 

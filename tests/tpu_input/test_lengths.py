@@ -68,7 +68,8 @@ def test_what_is_written_is_read_in_the_order_of_the_shards():
     assert {name: values.tolist() for name, values in parsed.by_shard().items()} == {
         name: values.tolist() for name, values in lengths.items()
     }
-    assert parsed.shard_lengths([Shard("c", 3, 2**40 + 35, ""), Shard("b", 2, 56, "")]).tolist() == [2**40, 17, 18, 40, 16]
+    shards = [Shard("c", 3, 2**40 + 35, ""), Shard("b", 2, 56, "")]
+    assert parsed.shard_lengths(shards).tolist() == [2**40, 17, 18, 40, 16]
     assert parse_lengths(content_of({})).by_shard() == {}
     assert parse_lengths(content_of({})).shard_lengths([]).tolist() == []
 
