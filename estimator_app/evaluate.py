@@ -93,9 +93,9 @@ def evaluate(
         with evaluating:
             metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
         return Evaluation(metrics, classifier.classes)
-    found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
+    path = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
     with evaluating:
-        return Evaluation(evaluate_checkpoint(config, manifest, found, tpu and tpu.connect()), config.classes)
+        return Evaluation(evaluate_checkpoint(config, manifest, path, tpu and tpu.connect()), config.classes)
 
 
 def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str, cluster: Any = None) -> Metrics:
@@ -140,8 +140,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
     num_examples(manifest, split)
     is_stablehlo = isinstance(classifier, StableHloClassifier)
-    found = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
-    metrics = Metrics.of(found | {"global_step": step}, split)
+    results = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
+    metrics = Metrics.of(results | {"global_step": step}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
             f"the loss of {classifier.path!r} is NaN or infinite on split {split!r}: its training diverged; "
@@ -195,8 +195,8 @@ def _classified(
     with named(manifest, split):
         for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))
-            for number, known, label, result in zip(numbers, is_read, labels, results, strict=True):
-                check_record(manifest, split, number, known, label, result)
+            for number, is_readable, label, result in zip(numbers, is_read, labels, results, strict=True):
+                check_record(manifest, split, number, is_readable, label, result)
             yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 
 
