@@ -470,8 +470,8 @@ def _interrupted(arguments: argparse.Namespace) -> str:
 def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the options of --config; those that say how long to train only if no flag does."""
     recipe = read_recipe(arguments.config)
-    has_length_flag = arguments.epochs is not None or arguments.train_steps is not None
-    return {name: value for name, value in recipe.items() if not (has_length_flag and name in ("epochs", "train_steps"))}
+    has_length = arguments.epochs is not None or arguments.train_steps is not None
+    return {name: value for name, value in recipe.items() if not (has_length and name in ("epochs", "train_steps"))}
 
 
 if __name__ == "__main__":

@@ -443,17 +443,17 @@ def _with_steps(options: Mapping[str, Any], num_examples: int) -> dict[str, Any]
     Raises:
       ValueError: Both are given, or epochs is not positive.
     """
-    remaining = dict(options)
-    epochs = remaining.pop("epochs", None)
+    result = dict(options)
+    epochs = result.pop("epochs", None)
     if epochs is None:
-        return remaining
-    if remaining.get("train_steps") is not None:
-        raise ValueError(f"epochs and train_steps both say how long to train, got {epochs} and {remaining['train_steps']}")
+        return result
+    if result.get("train_steps") is not None:
+        raise ValueError(f"epochs and train_steps both say how long to train, got {epochs} and {result['train_steps']}")
     if not checked(epochs, float, "epochs") > 0:
         raise ValueError(f"epochs must be above 0, got {epochs!r}")
-    batch_size = remaining.get("train_batch_size")
+    batch_size = result.get("train_batch_size")
     batch_size = TrainConfig.train_batch_size if batch_size is None else checked(batch_size, int, "train_batch_size")
-    return remaining | {"train_steps": math.ceil(epochs * num_examples / max(1, batch_size))}
+    return result | {"train_steps": math.ceil(epochs * num_examples / max(1, batch_size))}
 
 
 RECIPES_FOLDER = os.path.join(os.path.dirname(__file__), "recipes")

@@ -19,7 +19,7 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model.scores import Scores
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.record_errors import check_record, named
+from estimator_app.runtime.record_errors import check_record, record_errors
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
@@ -192,7 +192,7 @@ def _classified(
     classifier: Classifier, manifest: Manifest, split: str, batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
     """Yields (logits [N, num_classes] float32, labels [N]) of each batch; the last batch may be smaller."""
-    with named(manifest, split):
+    with record_errors(manifest, split):
         for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))
             for number, is_readable, label, result in zip(numbers, is_read, labels, results, strict=True):

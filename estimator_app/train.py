@@ -28,7 +28,7 @@ from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.plots import write_hyperparameters, write_inputs
 from estimator_app.model_dir.run_files import (
     Finished,
-    begun,
+    read_started,
     check_free,
     command_for,
     remove_unfinished,
@@ -166,7 +166,7 @@ def open_run(
     Raises:
       ValueError: There is no such dataset, or an option is invalid, or one that the trainer does not have.
     """
-    earlier = begun(model_dir) if model_dir else None
+    earlier = read_started(model_dir) if model_dir else None
     check_options(options.get("trainer") or (earlier.trainer if earlier else default_trainer()), options)
     if record := options.get("record"):
         paths = absolute_patterns(dataset) if isinstance(dataset, str) else dataset

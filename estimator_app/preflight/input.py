@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator_app.preflight.findings import FAILS, GOOD, UNKNOWN, Finding
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import record_errors
 from estimator_app.runtime.tensorflow_startup import one_line, user_error_types
 from tpu_input import InputConfig, Manifest, Order
 from tpu_input.pipeline.order import BalancedOrder
@@ -244,7 +244,7 @@ def reading(manifest: Manifest, split: str) -> Iterator[list[Finding]]:
     """Context manager that turns errors of reading a split into findings; yields the list to which they are added."""
     found: list[Finding] = []
     try:
-        with named(manifest, split):
+        with record_errors(manifest, split):
             yield found
     except user_error_types() as error:
         found.append(Finding(FAILS, one_line(error)))

@@ -75,10 +75,10 @@ class TensorFlowChecks(TrainerChecks):
             )
         install = f", where you pip install {row.package}" if row.package else ""
         needs = f"TensorFlow {tf.__version__} on {topology.name} needs TPU VMs with {row.runtime}{install}"
-        if not row.known and trainer in row.trainers:
+        if not row.problem and trainer in row.trainers:
             return Finding(GOOD, f"{needs}; {trainer} runs there")
         advice = "" if trainer in row.trainers else "use --trainer=tf_distribute"
-        return Finding(UNKNOWN, f"{needs}; {row.known or f'{trainer} is not known to run there'}", advice)
+        return Finding(UNKNOWN, f"{needs}; {row.problem or f'{trainer} is not problem to run there'}", advice)
 
     def parts(self) -> Iterator[Part]:
         findings, calls = self.graph()

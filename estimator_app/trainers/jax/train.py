@@ -25,7 +25,7 @@ from estimator_app.model.scores import Scores
 from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.model_dir.events import EventFile
 from estimator_app.trainers.checkpointing import CheckpointSaver
-from estimator_app.trainers.checks import check_evaluable, counted, no_number, read_dataset
+from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_error, read_dataset
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.jax.batches import BatchReader, check_divisible, device_errors, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
@@ -79,7 +79,7 @@ def train(
             for taken in steps:
                 progress.took(taken.step, taken.loss, taken.began, taken.ready)
                 if math.isnan(taken.loss):
-                    raise no_number(taken.step, run.config)
+                    raise nan_loss_error(taken.step, run.config)
                 if curves := progress.curves(run.config, taken.step - 1):
                     events.scalars(taken.step, curves)
                 # Asked once: if it were set between two questions, the run would end without saving.

@@ -18,9 +18,9 @@ from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.tensorflow_metrics import added, results
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import record_errors
 from estimator_app.trainers.checkpointing import CheckpointSaver
-from estimator_app.trainers.checks import check_evaluable, counted, no_number
+from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_error
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
@@ -64,7 +64,7 @@ def train(
     progress = Progress.of(config, step, last, left, took)
     profile = Profile(state.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop)
     try:
-        with named(manifest, "train"):
+        with record_errors(manifest, "train"):
             _train_to(state, batches, progress, profile, last, stop, saver, manager)
     finally:
         profile.close()
@@ -96,7 +96,7 @@ def _train_to(
             loss, ready = state.steps(batches, tf.constant(count))
             progress.took(int(state.global_step.numpy()), float(loss), began, float(ready))
             if math.isnan(progress.loss):
-                raise no_number(progress.step, state.config)
+                raise nan_loss_error(progress.step, state.config)
             for name, value in progress.curves(state.config, before).items():
                 tf.summary.scalar(name, value, progress.step)
             # Read once: if it were set between two reads, the run would end without saving.
@@ -126,7 +126,7 @@ def evaluate(
     state.restore_evaluated(path)
     batches = state.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
     totals: dict[str, tf.Tensor] = {}
-    with named(manifest, config.split):
+    with record_errors(manifest, config.split):
         for _ in range(eval_steps(manifest, config.split, config.eval_batch_size, state.num_hosts)):
             if stop and stop.is_set():
                 raise Stopped

@@ -15,9 +15,9 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.checkpoints import latest_checkpoint
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import record_errors
 from estimator_app.runtime.tpu import Unreachable
-from estimator_app.trainers.checks import check_evaluable, counted, no_number
+from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_error
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
@@ -75,11 +75,11 @@ def train(
     if every:
         hooks.append(SaveEvery(estimator.model_dir, every, saved))
     try:
-        with named(manifest, "train"):
+        with record_errors(manifest, "train"):
             fed = input_fn if estimator.config.cluster else timed(input_fn)
             estimator.train(fed, hooks, max_steps=last, saving_listeners=[AfterSave(saved)])
     except v1.estimator.NanLossDuringTrainingError:
-        raise no_number(progress.step, config) from None
+        raise nan_loss_error(progress.step, config) from None
     finally:
         profile.close()
         progress.close()
@@ -109,7 +109,7 @@ def evaluate(
     stop = stop or threading.Event()
     checkpoint = checkpoint or latest_checkpoint(estimator.model_dir)
     hooks = [_check(checkpoint, config), StopHook(stop)]
-    with named(manifest, config.split):
+    with record_errors(manifest, config.split):
         found = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)
     if stop.is_set():
         raise Stopped
