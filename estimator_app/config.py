@@ -550,7 +550,9 @@ def _check_scale(input_options: Mapping[str, Any]) -> None:
 
 def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
     """Returns the options of a run with the defaults filled in that depend on other options."""
-    optimizer, batch_size = (options.get(name, getattr(TrainConfig, name)) for name in ("optimizer", "train_batch_size"))
+    optimizer, batch_size = (
+        options.get(name, getattr(TrainConfig, name)) for name in ("optimizer", "train_batch_size")
+    )
     check_choice("optimizer", optimizer, RECIPES)
     recipe = RECIPES[optimizer]
     train_steps = options.get("train_steps", TrainConfig.train_steps)

@@ -118,8 +118,8 @@ def _prediction(path: str, probabilities: Array, classifier: Classifier, top: in
     """Returns the most likely classes; with several labels per image, at least all with a probability of 0.5."""
     labels, names = np.argsort(-probabilities, kind="stable"), classifier.classes
     likely = [label for label in labels if probabilities[label] >= THRESHOLD] if classifier.has_several else []
-    ranking = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(likely))])
-    return Prediction(path, ranking, tuple(names[label] for label in likely) if classifier.has_several else None)
+    ranks = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(likely))])
+    return Prediction(path, ranks, tuple(names[label] for label in likely) if classifier.has_several else None)
 
 
 def write(

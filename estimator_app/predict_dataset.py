@@ -282,7 +282,9 @@ class _Batch(NamedTuple):
     rows: Array
 
 
-def _columns(predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int) -> list[pa.Array]:
+def _columns(
+    predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
+) -> list[pa.Array]:
     """Returns the columns of _schema() for a range of the records of a split."""
     batches = list(_predicted(predictor, manifest, split, record_range, batch_size))
     numbers, keys, labels, rows = (np.concatenate(parts) for parts in zip(*batches, strict=True))
@@ -313,8 +315,8 @@ def _columns(predictor: Predictor, manifest: Manifest, split: str, record_range:
         columns["features"] = _lists(rows[:, num_classes:])
     values = [columns[field.name] for field in schema]
     return [
-        parts if isinstance(parts, pa.Array) else pa.array(parts, field.type)
-        for parts, field in zip(values, schema, strict=True)
+        value if isinstance(value, pa.Array) else pa.array(value, field.type)
+        for value, field in zip(values, schema, strict=True)
     ]
 
 

@@ -23,8 +23,8 @@ from estimator_app.model_dir.exports import (
     KINDS,
     folder,
     prune_exports,
-    read_exports,
     read_complete_exports,
+    read_exports,
 )
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_by_class, write_history
 from estimator_app.model_dir.plots import write_pictures, write_wrong

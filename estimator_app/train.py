@@ -28,9 +28,9 @@ from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.plots import write_hyperparameters, write_inputs
 from estimator_app.model_dir.run_files import (
     Finished,
-    read_started,
     check_free,
     command_for,
+    read_started,
     remove_unfinished,
     write_run_config,
 )

@@ -104,7 +104,9 @@ def _stored_names(layer: Any) -> dict[int, str]:
     stored: dict[int, str] = {}
     for attribute, inside in vars(layer).items():
         if isinstance(inside, layers.Layer) and inside is not layer:
-            names = {id(weight): f"vars/{number}" for number, weight in enumerate(inside.weights)} | _stored_names(inside)
+            names = {id(weight): f"vars/{number}" for number, weight in enumerate(inside.weights)} | _stored_names(
+                inside
+            )
             stored |= {key: f"{attribute.lstrip('_')}/{name}" for key, name in names.items()}
     return stored
 

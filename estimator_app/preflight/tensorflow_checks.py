@@ -78,7 +78,7 @@ class TensorFlowChecks(TrainerChecks):
         if not row.problem and trainer in row.trainers:
             return Finding(GOOD, f"{needs}; {trainer} runs there")
         advice = "" if trainer in row.trainers else "use --trainer=tf_distribute"
-        return Finding(UNKNOWN, f"{needs}; {row.problem or f'{trainer} is not problem to run there'}", advice)
+        return Finding(UNKNOWN, f"{needs}; {row.problem or f'{trainer} is not known to run there'}", advice)
 
     def parts(self) -> Iterator[Part]:
         findings, calls = self.graph()

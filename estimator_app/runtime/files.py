@@ -161,7 +161,7 @@ def is_without_links(folder: str) -> bool:
 
 
 def _below(folder: str, recursive: bool) -> Iterator[str]:
-    """Yields the paths of a local folder's entries, recursively if `recursive`; nothing when there is no such folder."""
+    """Yields the paths of a local folder's entries, recursively if `recursive`; nothing if there is no such folder."""
     folders = [(folder, recursive)]  # no recursive calls: folders may be nested deeper than Python's recursion limit
     while folders:
         folder, recursive = folders.pop()

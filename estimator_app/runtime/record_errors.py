@@ -1,7 +1,7 @@
 """Error messages of a dataset that cannot be read further; TensorFlow's own name neither record nor cause.
 
 tf.errors.InvalidArgumentError("Invalid JPEG data …") ──record_errors()──▶ ValueError: which record of which shard
-tf.errors.NotFoundError("…/train-00000-of-00042.tfrecord") ──record_errors()──▶ ValueError: the dataset was replaced or moved
+tf.errors.NotFoundError("…-00000-of-00042.tfrecord") ──record_errors()──▶ ValueError: the dataset was replaced or moved
 """
 
 from __future__ import annotations

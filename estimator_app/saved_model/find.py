@@ -14,12 +14,12 @@ from estimator_app.model_dir.checkpoints import (
     NAME,
     DamagedCheckpoint,
     damage,
+    intact_checkpoints,
     latest_checkpoint,
     main_file,
     misfit,
     shapes,
     steps,
-    intact_checkpoints,
 )
 from estimator_app.model_dir.exports import KINDS, NUMBER, PROGRAM_NAMES, folder, is_complete, read_exports
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
@@ -44,9 +44,9 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
     """
     files.check_no_pattern(path or model_dir)
     if step is not None:
-        available = steps(model_dir)
-        if step not in available:
-            raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, available))}")
+        present = steps(model_dir)
+        if step not in present:
+            raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, present))}")
         checkpoint: str | None = f"{model_dir}/{NAME}-{step}"
     elif path is not None:
         checkpoint = re.sub(r"\.(npz|index|meta|data-\d+-of-\d+)$", "", path)

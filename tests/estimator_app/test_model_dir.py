@@ -12,10 +12,10 @@ from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.run_files import (
     Finished,
-    read_started,
     read_command,
     read_config,
     read_finished,
+    read_started,
     remove_unfinished,
     write_finished,
     write_run_config,
@@ -132,7 +132,9 @@ def test_a_run_that_is_extended_keeps_the_learning_rates_that_it_began_with(digi
     longer = TrainConfig.of(digits_dataset, options | {"train_steps": 50}, read_started(str(tmp_path)))
     write_run_config(str(tmp_path), longer)
     assert longer.schedule == first.schedule
-    other = TrainConfig.of(digits_dataset, options | {"train_steps": 50, "decay_steps": 50}, read_started(str(tmp_path)))
+    other = TrainConfig.of(
+        digits_dataset, options | {"train_steps": 50, "decay_steps": 50}, read_started(str(tmp_path))
+    )
     with pytest.raises(ValueError, match="its --decay_steps is 20, not 50"):
         write_run_config(str(tmp_path), other)
 
