@@ -41,15 +41,15 @@ def train(
     step: int,
     last: int,
     stop: threading.Event,
-    left: TimeLeft | None = None,
+    time_left: TimeLeft | None = None,
     saved: Callable[[int], None] = lambda step: None,
-    took: Callable[[int, float], None] = lambda step, loss: None,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
+    `time_left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
     checkpoint that was written; unless config.eval is "inline", there is one at each multiple of steps_per_eval.
-    `took` is called with the step and its loss after each step, on a TPU after each loop of steps.
+    `on_step` is called with the step and its loss after each step, on a TPU after each loop of steps.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, or the checkpoint is of another network.
@@ -58,8 +58,8 @@ def train(
     """
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
-    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress.of(config, step, last, left, took)
+    time_left = time_left or TimeLeft.from_config(config, manifest.split(config.split).num_examples)
+    progress = Progress.from_config(config, step, last, time_left, on_step)
     profile = Profile(
         estimator.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop
     )
@@ -110,10 +110,10 @@ def evaluate(
     checkpoint = checkpoint or latest_checkpoint(estimator.model_dir)
     hooks = [_check(checkpoint, config), StopHook(stop)]
     with record_errors(manifest, config.split):
-        found = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)
+        results = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)
     if stop.is_set():
         raise Stopped
-    return counted(found, manifest, config)
+    return counted(results, manifest, config)
 
 
 def _check(checkpoint: str | None, config: TrainConfig) -> CheckFits:
