@@ -145,7 +145,7 @@ def _own_ops(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def _called(op: tf.Operation, visited: set[str]) -> list[tf.Graph]:
-    """Returns the graphs of the functions that an op calls, except those in `visited`; adds their names to `visited`."""
+    """Returns the graphs of the functions that an op calls, except those in `visited`, to which it adds their names."""
     names = {
         function.name
         for attr in op.node_def.attr.values()

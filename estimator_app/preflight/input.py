@@ -170,14 +170,14 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
     Raises:
       ValueError, OSError, tf.errors.OpError: A record cannot be read.
     """
-    counts: collections.Counter[bytes] = collections.Counter()
+    reads: collections.Counter[bytes] = collections.Counter()
     total, weights = 0, 0.0
     try:
         for digest, weight in itertools.chain.from_iterable(
             _examples(host, feed, steps) for host, feed in enumerate(feeds)
         ):
             total, weights = total + 1, weights + weight
-            counts[digest] += weight > 0
+            reads[digest] += weight > 0
     except _RanDry as dry:
         return Finding(FAILS, f"evaluation: {dry}", "pad it endlessly with examples of weight 0")
     if weights != num_examples:
@@ -187,10 +187,10 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
             "examples",
             "count each example once over all VMs, in the number of steps that tpu_input.eval_steps() returns",
         )
-    if max(counts.values()) > 1 and +counts != _once(alone(), num_examples):
+    if max(reads.values()) > 1 and +reads != _once(alone(), num_examples):
         return Finding(
             FAILS,
-            f"evaluation: {sum(times > 1 for times in counts.values()):,} images were read more than once, others never",
+            f"evaluation: {sum(times > 1 for times in reads.values()):,} images were read more than once, others never",
             "read different files on each VM",
         )
     padding = f"; the other {total - num_examples:,} are padding of weight 0" if total > num_examples else ""

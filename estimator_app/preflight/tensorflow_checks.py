@@ -135,14 +135,9 @@ class TensorFlowChecks(TrainerChecks):
             if calls["training"]:
                 train = make_train_input_fn(manifest, input_config)
                 yield check_training(feeds("training", train), manifest.split("train").num_examples)
-                run_input = config.input
+                options = config.input
                 order = Order.of(
-                    manifest,
-                    "train",
-                    config.train_batch_size,
-                    run_input.seed,
-                    run_input.block_records,
-                    run_input.sampling,
+                    manifest, "train", config.train_batch_size, options.seed, options.block_records, options.sampling
                 )
                 yield check_order(order, topology.num_hosts)
         yield from failed

@@ -112,7 +112,7 @@ def _is_tiny(sizes: str) -> bool:
 
 
 def _by_line(text: str, graph: tf.Graph, predicate: Callable[..., Any]) -> list[tuple[str, str]]:
-    """Returns (tensor, origin) for the first instruction of each line of code for which predicate(type, sizes) is true."""
+    """Returns (tensor, origin) of the first instruction of each line for which predicate(type, sizes) is true."""
     tensors: dict[str, str] = {}
     for kind, sizes, opcode, name in _instructions(text):
         if opcode != "parameter" and predicate(kind, sizes):

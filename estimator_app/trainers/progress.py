@@ -154,8 +154,8 @@ class Progress:
           train_steps: Steps of the whole run.
           batch_size: Images per step.
           time_left: TimeLeft of the run.
-          shows_bar: Whether to show the bar; None shows it if stderr is a terminal, and else prints a line to stderr every
-            SECONDS_PER_LINE, unless the command is --quiet.
+          shows_bar: Whether to show the bar; None shows it if stderr is a terminal, and else prints a line to stderr
+            every SECONDS_PER_LINE, unless the command is --quiet.
           on_step: Called with the step and its loss after each measurement.
         """
         self.step, self.loss = start, math.nan

@@ -106,7 +106,7 @@ class JaxChecks(TrainerChecks):
 
     def _input(self) -> Iterator[Finding]:
         manifest, config, hosts = self.manifest, self.config, self.topology.num_hosts
-        run_input, input_config = config.input, unaugmented(config.input)
+        options, input_config = config.input, unaugmented(config.input)
         batch = config.train_batch_size // self.topology.num_cores
         parts = ", ".join(f"{name} {[batch, *shape]} {dtype}" for name, (shape, dtype) in self._example.items())
         yield Finding(GOOD, f"input per core: {parts}")
@@ -119,7 +119,7 @@ class JaxChecks(TrainerChecks):
                 [self._feed(source, host_batch) for source in sources], manifest.split("train").num_examples
             )
             order = Order.of(
-                manifest, "train", config.train_batch_size, run_input.seed, run_input.block_records, run_input.sampling
+                manifest, "train", config.train_batch_size, options.seed, options.block_records, options.sampling
             )
             yield check_order(order, hosts)
         yield from failed
@@ -139,7 +139,7 @@ class JaxChecks(TrainerChecks):
         )
 
     def _feed(self, source: Any, host_batch: int) -> Feed:
-        """Returns the input of a host that feeds `host_batch` examples per step, in parts, so that little memory is used."""
+        """Returns the input of a host that feeds `host_batch` examples per step, in parts, to take little memory."""
         part = math.gcd(host_batch, _BATCH)
         return Feed(functools.partial(self._batches, source, part, len(source) // part), host_batch // part)
 

@@ -217,12 +217,8 @@ def _make_step(
     variables = [plain_variable(variable) for variable in model.trainable_weights]
 
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        images, weight, current_step = (
-            from_infeed(features["image"], config.input),
-            features["weight"],
-            tf.identity(step),
-        )
-        images, labels, weight = mixed(images, labels, weight, current_step, config)
+        images, weight, count = from_infeed(features["image"], config.input), features["weight"], tf.identity(step)
+        images, labels, weight = mixed(images, labels, weight, count, config)
         sums = total(weight_and_replicas(weight))
         share, gradients = loss_and_gradients(
             model, images, labels, weight, sums, config.label_smoothing, class_weights(config), is_mixed(config)
@@ -231,7 +227,7 @@ def _make_step(
             gradients = clip(gradients, variables, config.clip_norm, total)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))  # also sums the gradients over the replicas
         if average:
-            average(current_step)
+            average(count)
         return share
 
     def total(value: tf.Tensor) -> tf.Tensor:

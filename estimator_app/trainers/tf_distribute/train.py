@@ -41,9 +41,9 @@ def train(
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `time_left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
-    checkpoint that was written; there is one at each multiple of steps_per_eval. `on_step` is called with the step and its
-    loss after each step, on a TPU after each loop of steps.
+    `time_left` is of the run; None makes one for this stretch only. `saved` is called with the step of each checkpoint
+    that was written; there is one at each multiple of steps_per_eval. `on_step` is called with the step and its loss
+    after each step, on a TPU after each loop of steps.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, the checkpoint is of another network, or the batch size

@@ -88,7 +88,7 @@ class KerasInGraph:
         return traced(*tensors)
 
     def average(self, share: tf.Tensor) -> tf.Operation:
-        """Returns the op that moves each average toward its weight, keeping the share `share` of the average."""
+        """Returns the op that moves each average toward its weight, keeping `share` of the average."""
         updates = []
         for name, average in self._averages.items():
             value = self._variables[name].read_value()
