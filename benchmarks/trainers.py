@@ -47,7 +47,7 @@ STEP_GOAL = 1.3  # times tf_distribute's
 PROGRAM = """
 import json, os, sys, time
 from estimator_app.trainers.progress import Progress
-ends, seconds, took = json.loads(sys.argv[1]), {}, Progress.took
+ends, seconds, took = json.loads(sys.argv[1]), {}, Progress.add_step
 def measured(self, *args):
     took(self, *args)
     if self.step in ends:
@@ -55,7 +55,7 @@ def measured(self, *args):
     if self.step == ends[-1]:
         print(json.dumps(seconds), flush=True)
         os._exit(0)
-Progress.took = measured
+Progress.add_step = measured
 from estimator_app.__main__ import main
 sys.exit(main(sys.argv[2:]))
 """

@@ -51,11 +51,11 @@ def _steps(text: str) -> tuple[int, int]:
 _Number = TypeVar("_Number", int, float)
 
 
-def _pair(text: str, kind: Callable[[str], _Number], what: str) -> tuple[_Number, _Number]:
+def _pair(text: str, kind: Callable[[str], _Number], description: str) -> tuple[_Number, _Number]:
     try:
         first, second = map(kind, text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be {description}, got {text!r}") from None
     return first, second
 
 
@@ -470,8 +470,8 @@ def _interrupted(arguments: argparse.Namespace) -> str:
 def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the options of --config; those that say how long to train only if no flag does."""
     recipe = read_recipe(arguments.config)
-    is_told = arguments.epochs is not None or arguments.train_steps is not None
-    return {name: value for name, value in recipe.items() if not (is_told and name in ("epochs", "train_steps"))}
+    has_length = arguments.epochs is not None or arguments.train_steps is not None
+    return {name: value for name, value in recipe.items() if not (has_length and name in ("epochs", "train_steps"))}
 
 
 if __name__ == "__main__":

@@ -85,15 +85,15 @@ def trainer_of(arguments: argparse.Namespace) -> TrainerName:
     from estimator_app.runtime import files
     from estimator_app.saved_model.find import find_export
 
-    given = vars(arguments)
-    if given.get("format") == "saved_model":  # which TensorFlow writes, of a run of jax too
+    values = vars(arguments)
+    if values.get("format") == "saved_model":  # which TensorFlow writes, of a run of jax too
         return "tf_distribute"
     with contextlib.suppress(ValueError, OSError):
-        if given.get("export_dir") and arguments.command in (evaluate, predict):
+        if values.get("export_dir") and arguments.command in (evaluate, predict):
             return "jax" if program_name(find_export(arguments.export_dir)) == STABLEHLO_NAME else "tf_distribute"
-        if given.get("model_dir") and files.exists(f"{arguments.model_dir}/{CONFIG_NAME}"):
-            return given.get("trainer") or read_config(arguments.model_dir).trainer
-    return given.get("trainer") or default_trainer()
+        if values.get("model_dir") and files.exists(f"{arguments.model_dir}/{CONFIG_NAME}"):
+            return values.get("trainer") or read_config(arguments.model_dir).trainer
+    return values.get("trainer") or default_trainer()
 
 
 def check_existence(arguments: argparse.Namespace) -> None:
@@ -101,24 +101,24 @@ def check_existence(arguments: argparse.Namespace) -> None:
 
     The folder of a watcher's run is not looked for: the watcher may be started first.
     """
-    given = vars(arguments)
-    if given.get("classes"):
+    values = vars(arguments)
+    if values.get("classes"):
         _classes(arguments)
-    if given.get("record"):
+    if values.get("record"):
         parse_record(arguments.record)
-    if given.get("dataset"):
-        has_shards = given.get("record") or is_pattern(arguments.dataset)
+    if values.get("dataset"):
+        has_shards = values.get("record") or is_pattern(arguments.dataset)
         check = missing_paths.check_shards if has_shards else missing_paths.check_dataset
         check(arguments.dataset)
-    if given.get("init_from") and not (arguments.model_dir and missing_paths.may_exist(arguments.model_dir)):
+    if values.get("init_from") and not (arguments.model_dir and missing_paths.may_exist(arguments.model_dir)):
         missing_paths.check_weights(arguments.init_from)
-    if given.get("checkpoint"):
+    if values.get("checkpoint"):
         missing_paths.check_checkpoint(arguments.checkpoint)
     if arguments.command in (evaluate, export, predict) and arguments.model_dir:
         missing_paths.check_run(arguments.model_dir)
     if arguments.command in (evaluate, predict) and arguments.export_dir:
         missing_paths.check_export(arguments.export_dir)
-    missing_paths.check_images(given.get("files") or ())
+    missing_paths.check_images(values.get("files") or ())
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -155,8 +155,8 @@ def train(arguments: argparse.Namespace) -> int:
 
 _PROCESS_FLAGS = ("coordinator_address", "num_processes", "process_id")
 # What may differ between the processes of a run; of the dataset, its content is compared.
-_OF_PROCESS = {"command", "argv", "coordinator_address", "process_id", "initialization_timeout", "dataset"}
-_OF_PROCESS |= {"verbose", "quiet", "json", "log_file"}
+_FLAGS_OF_ONE_PROCESS = {"command", "argv", "coordinator_address", "process_id", "initialization_timeout", "dataset"}
+_FLAGS_OF_ONE_PROCESS |= {"verbose", "quiet", "json", "log_file"}
 
 
 def _processes(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Group | None]:
@@ -169,7 +169,7 @@ def _processes(arguments: argparse.Namespace) -> contextlib.AbstractContextManag
     require_backend("jax")
     from estimator_app.trainers.jax.processes import find_place, joined
 
-    flags = {f"--{name}": value for name, value in vars(arguments).items() if name not in _OF_PROCESS}
+    flags = {f"--{name}": value for name, value in vars(arguments).items() if name not in _FLAGS_OF_ONE_PROCESS}
     place = find_place(*(vars(arguments)[name] for name in _PROCESS_FLAGS))
     report = functools.partial(failed, arguments.argv)
     return joined(place, flags | versions("jax"), arguments.initialization_timeout, report)
@@ -270,12 +270,12 @@ def _classes(arguments: argparse.Namespace) -> int | list[str]:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the options of a training run by name, with those that --service implies."""
-    from estimator_app.config import of_fields
+    from estimator_app.config import config_options
 
     # Only runs with the same job name share the batches of a service. It gives the next batch to whichever host asks
     # first, so the order is not deterministic.
     service_options = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
-    return of_fields(vars(arguments)) | {"epochs": arguments.epochs} | service_options
+    return config_options(vars(arguments)) | {"epochs": arguments.epochs} | service_options
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -297,9 +297,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _check_evaluated(arguments: argparse.Namespace) -> None:
     """Raises ValueError if the flags name both a model_dir and an export or neither, or do not belong together."""
-    given = [name for name in ("export_dir", "model_dir") if vars(arguments)[name]]
-    if len(given) != 1:
-        raise ValueError(f"evaluate needs --model_dir or --export_dir, got {'both' if given else 'neither'}")
+    models = [name for name in ("export_dir", "model_dir") if vars(arguments)[name]]
+    if len(models) != 1:
+        raise ValueError(f"evaluate needs --model_dir or --export_dir, got {'both' if models else 'neither'}")
     model_dir_flags = [f"--{name}" for name in ("step", "checkpoint", "network", "use_tpu") if vars(arguments)[name]]
     if arguments.export_dir and model_dir_flags:
         raise ValueError(f"{model_dir_flags[0]} can be used only with --model_dir, not with --export_dir")
@@ -326,8 +326,8 @@ def predict(arguments: argparse.Namespace) -> int:
         names = ("export_dir", "model_dir", "split", "batch_size", "features", "step", "network")
         options = {name: getattr(arguments, name) for name in names}
         options["tpu"] = _tpu(arguments) if arguments.use_tpu else None
-        written = predict_dataset(_dataset(arguments), arguments.output, report=_reporter(arguments), **options)
-        say(to_json({"predictions": written}) if arguments.json else f"predictions: {written}")
+        path = predict_dataset(_dataset(arguments), arguments.output, report=_reporter(arguments), **options)
+        say(to_json({"predictions": path}) if arguments.json else f"predictions: {path}")
         return 0
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
@@ -348,19 +348,19 @@ def predict(arguments: argparse.Namespace) -> int:
 
 def _check_predicted(arguments: argparse.Namespace) -> None:
     """Raises ValueError if the flags do not name either files or a dataset, and a model for them."""
-    given = vars(arguments)
+    values = vars(arguments)
     model = "--export_dir or --model_dir"
     if arguments.export_dir and arguments.model_dir:
         raise ValueError("predict takes --export_dir or --model_dir, got both")
     if arguments.dataset is None:
         dataset_flags = ("output", "split", "version", "features", "step", "network", "use_tpu")
-        if misplaced := [f"--{name}" for name in dataset_flags if given[name] not in (None, False)]:
+        if misplaced := [f"--{name}" for name in dataset_flags if values[name] not in (None, False)]:
             raise ValueError(f"{misplaced[0]} can be used only with --dataset")
         needed = {model: arguments.export_dir or arguments.model_dir, "FILE": arguments.files}
     else:
         if arguments.files or arguments.top != 1:
             raise ValueError(f"{'FILE' if arguments.files else '--top'} cannot be used with --dataset")
-        run_flags = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
+        run_flags = [f"--{name}" for name in ("features", "step", "network") if values[name] is not None]
         if run_flags and not arguments.model_dir:
             raise ValueError(f"{run_flags[0]} needs --model_dir, as an export has only its probabilities")
         if arguments.use_tpu and not arguments.model_dir:
@@ -407,7 +407,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     del options["dataset"]  # the first argument
     opened = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
     manifest, config, earlier = opened.manifest, opened.config, opened.earlier
-    chosen = "" if earlier else chosen_input(config, options, manifest)
+    input_line = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
@@ -424,7 +424,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         checks = make_checks(manifest, config, topology, folder)
         tell(f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
-        for line in filter(None, (chosen, opened.normalization)):
+        for line in filter(None, (input_line, opened.normalization)):
             tell(line)
         runtime = check_runtime(checks, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
         looked = preflight(checks, Compiler(python, topology) if python else None, arguments.largest_batch)
@@ -470,8 +470,8 @@ def _check_preflight(arguments: argparse.Namespace) -> None:
 
 def _check_paths(arguments: argparse.Namespace) -> None:
     """Raises ValueError for paths that a TPU's hosts cannot open."""
-    given = {name: vars(arguments).get(name) for name in ("dataset", "model_dir")}
-    check_paths({f"--{name}": path for name, path in given.items() if path is not None})
+    paths = {name: vars(arguments).get(name) for name in ("dataset", "model_dir")}
+    check_paths({f"--{name}": path for name, path in paths.items() if path is not None})
 
 
 def _tpu(arguments: argparse.Namespace) -> Tpu:

@@ -45,7 +45,7 @@ _MAY_CHANGE = frozenset(
     | {"early_stop_patience", "service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
-_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "images"})
+_DATASET_FIELDS = frozenset({"classes", "train_examples", "class_counts", "label_type", "images"})
 _POSITIVE = (
     "train_batch_size",
     "eval_batch_size",
@@ -223,9 +223,9 @@ class TrainConfig:
           ValueError: An option is invalid, or there is none of that name.
         """
         train = manifest.split("train")
-        given = _given(_with_steps(options, train.num_examples))
-        input_options = {name: value for name, value in given.items() if name in field_types(InputConfig)}
-        run_options = {name: value for name, value in given.items() if name not in input_options}
+        values = _checked_options(_with_steps(options, train.num_examples))
+        input_options = {name: value for name, value in values.items() if name in field_types(InputConfig)}
+        run_options = {name: value for name, value in values.items() if name not in input_options}
         _check_scale(input_options)
         choose_backend(_completed(run_options, earlier)["trainer"])
         network = run_options.get("network", cls.network)
@@ -257,7 +257,7 @@ class TrainConfig:
         """Returns all options of the run and of its input by name, without what follows from the dataset."""
         fields = dataclasses.asdict(self)
         fields |= fields.pop("input")
-        return {name: value for name, value in fields.items() if name not in _OF_DATASET | {"fingerprint"}}
+        return {name: value for name, value in fields.items() if name not in _DATASET_FIELDS | {"fingerprint"}}
 
     @property
     def task(self) -> Task:
@@ -363,10 +363,10 @@ def chosen_input(config: TrainConfig, options: Mapping[str, Any], manifest: Mani
         "image_size": f"--image_size={config.input.image_size}",
         "crop_area": "--crop_area={:g},{:g}".format(*config.input.crop_area),
     }
-    chosen = [flag for name, flag in flags.items() if options.get(name) is None]
+    defaults = [flag for name, flag in flags.items() if options.get(name) is None]
     train = manifest.split("train")
     why = f" for images of {_mean_size(manifest)} pixels" if image_side(train) else ", as the image sizes are not known"
-    return f"chosen: {' '.join(chosen)}{why}" if chosen else ""
+    return f"chosen: {' '.join(defaults)}{why}" if defaults else ""
 
 
 _ENLARGED = 1.5  # times the side of the images
@@ -425,13 +425,13 @@ def _mean_size(manifest: Manifest) -> str:
     return f"{train.height[1]:.0f} x {train.width[1]:.0f}"
 
 
-def of_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+def config_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those options, e.g. of a command, that are fields of TrainConfig or InputConfig."""
     return {name: value for name, value in options.items() if name in _TYPES and name not in _DERIVED}
 
 
 # Fields that are not options: they follow from the dataset, or hold the options of the input.
-_DERIVED = _OF_DATASET | {"fingerprint", "input"}
+_DERIVED = _DATASET_FIELDS | {"fingerprint", "input"}
 _TYPES = field_types(InputConfig) | field_types(TrainConfig)
 # What config.json has in addition to the options of a recipe.
 _NO_RECIPE = _DERIVED | {"format_version", "versions", "command", "dataset"}
@@ -443,17 +443,17 @@ def _with_steps(options: Mapping[str, Any], num_examples: int) -> dict[str, Any]
     Raises:
       ValueError: Both are given, or epochs is not positive.
     """
-    given = dict(options)
-    epochs = given.pop("epochs", None)
+    result = dict(options)
+    epochs = result.pop("epochs", None)
     if epochs is None:
-        return given
-    if given.get("train_steps") is not None:
-        raise ValueError(f"epochs and train_steps both say how long to train, got {epochs} and {given['train_steps']}")
+        return result
+    if result.get("train_steps") is not None:
+        raise ValueError(f"epochs and train_steps both say how long to train, got {epochs} and {result['train_steps']}")
     if not checked(epochs, float, "epochs") > 0:
         raise ValueError(f"epochs must be above 0, got {epochs!r}")
-    batch_size = given.get("train_batch_size")
+    batch_size = result.get("train_batch_size")
     batch_size = TrainConfig.train_batch_size if batch_size is None else checked(batch_size, int, "train_batch_size")
-    return given | {"train_steps": math.ceil(epochs * num_examples / max(1, batch_size))}
+    return result | {"train_steps": math.ceil(epochs * num_examples / max(1, batch_size))}
 
 
 RECIPES_FOLDER = os.path.join(os.path.dirname(__file__), "recipes")
@@ -513,13 +513,13 @@ def read_recipe(path: str) -> dict[str, Any]:
     if isinstance(nested, dict):  # of a run: its normalization follows from its dataset, or from its --init_from
         nested = {name: value for name, value in nested.items() if name not in ("mean", "std")}
     options = {**fields, **(nested if isinstance(nested, dict) else {"input": nested})}
-    known = _TYPES.keys() - _DERIVED | {"epochs"}
+    names = _TYPES.keys() - _DERIVED | {"epochs"}
     recipe = {}
     for name, value in options.items():
         if name in _NO_RECIPE:
             continue
-        if name not in known:
-            advice = suggestion(name, known) or "; remove it, or name one of jpeg2tpu train --help"
+        if name not in names:
+            advice = suggestion(name, names) or "; remove it, or name one of jpeg2tpu train --help"
             raise ValueError(f"recipe {path!r}: there is no option {name!r}{advice}")
         hint = float if name == "epochs" else _TYPES[name]
         # YAML 1.1 reads 1e-4 as text.
@@ -531,7 +531,7 @@ def read_recipe(path: str) -> dict[str, Any]:
     return recipe
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that are not None, after a check of names and types."""
     for name in options:
         if name not in _TYPES or name in _DERIVED:
@@ -548,13 +548,15 @@ def _check_scale(input_options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be of pixels from 0 to 255, got {values!r}; use {pixels}")
 
 
-def _completed(given: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
+def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
     """Returns the options of a run with the defaults filled in that depend on other options."""
-    optimizer, batch_size = (given.get(name, getattr(TrainConfig, name)) for name in ("optimizer", "train_batch_size"))
+    optimizer, batch_size = (
+        options.get(name, getattr(TrainConfig, name)) for name in ("optimizer", "train_batch_size")
+    )
     check_choice("optimizer", optimizer, RECIPES)
     recipe = RECIPES[optimizer]
-    train_steps = given.get("train_steps", TrainConfig.train_steps)
-    decay_steps = given.get("decay_steps", earlier.decay_steps if earlier else train_steps)
+    train_steps = options.get("train_steps", TrainConfig.train_steps)
+    decay_steps = options.get("decay_steps", earlier.decay_steps if earlier else train_steps)
     return {
         "learning_rate": recipe.rate(batch_size),
         "weight_decay": recipe.weight_decay,
@@ -562,7 +564,7 @@ def _completed(given: Mapping[str, Any], earlier: TrainConfig | None) -> dict[st
         "decay": recipe.decay,
         "warmup_steps": int(decay_steps * recipe.warmup_share(batch_size)),
         "trainer": earlier.trainer if earlier else default_trainer(),
-    } | dict(given)
+    } | dict(options)
 
 
 def _flag(name: str) -> str:

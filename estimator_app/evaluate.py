@@ -19,7 +19,7 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model.scores import Scores
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.record_errors import check_record, named
+from estimator_app.runtime.record_errors import check_record, record_errors
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
@@ -93,9 +93,9 @@ def evaluate(
         with evaluating:
             metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
         return Evaluation(metrics, classifier.classes)
-    found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
+    path = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
     with evaluating:
-        return Evaluation(evaluate_checkpoint(config, manifest, found, tpu and tpu.connect()), config.classes)
+        return Evaluation(evaluate_checkpoint(config, manifest, path, tpu and tpu.connect()), config.classes)
 
 
 def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str, cluster: Any = None) -> Metrics:
@@ -140,8 +140,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
     num_examples(manifest, split)
     is_stablehlo = isinstance(classifier, StableHloClassifier)
-    found = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
-    metrics = Metrics.of(found | {"global_step": step}, split)
+    results = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
+    metrics = Metrics.of(results | {"global_step": step}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
             f"the loss of {classifier.path!r} is NaN or infinite on split {split!r}: its training diverged; "
@@ -192,11 +192,11 @@ def _classified(
     classifier: Classifier, manifest: Manifest, split: str, batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
     """Yields (logits [N, num_classes] float32, labels [N]) of each batch; the last batch may be smaller."""
-    with named(manifest, split):
+    with record_errors(manifest, split):
         for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))
-            for number, known, label, result in zip(numbers, is_read, labels, results, strict=True):
-                check_record(manifest, split, number, known, label, result)
+            for number, is_readable, label, result in zip(numbers, is_read, labels, results, strict=True):
+                check_record(manifest, split, number, is_readable, label, result)
             yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 
 

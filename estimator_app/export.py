@@ -115,24 +115,24 @@ def export_model(
             write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
             extra[WARMUP_NAME] = f"{scratch}/{WARMUP_NAME}"
         in_bucket, number = files.is_in_bucket(export_dir), new_number(export_dir)
-        written = f"{scratch if in_bucket else export_dir}/temp-{number}"
-        files.make_folder(written)  # before it is filled, which takes a while: another command takes the next number
-        save(config, str(checkpoint), written, classes_file, extra, export_to_tpu)
+        path = f"{scratch if in_bucket else export_dir}/temp-{number}"
+        files.make_folder(path)  # before it is filled, which takes a while: another command takes the next number
+        save(config, str(checkpoint), path, classes_file, extra, export_to_tpu)
         if in_bucket:
-            return copy_export(written, export_dir)
-        files.rename(written, f"{export_dir}/{number}")
+            return copy_export(path, export_dir)
+        files.rename(path, f"{export_dir}/{number}")
         return f"{export_dir}/{number}"
 
 
-def copy_export(made: str, export_dir: str) -> str:
+def copy_export(source: str, export_dir: str) -> str:
     """Copies an export to another folder under a new number, and returns the path of the copy.
 
     Args:
-      made: Path of an export.
+      source: Path of an export.
       export_dir: Folder or URI.
     """
     path = f"{export_dir}/{new_number(export_dir)}"
-    files.copy_folder(made, path, last=program_name(made))
+    files.copy_folder(source, path, last=program_name(source))
     return path
 
 

@@ -93,9 +93,9 @@ def predict(
     with ThreadPoolExecutor(_READERS) as readers:
         while batch := list(itertools.islice(paths, batch_size)):
             contents = list(readers.map(read_stored, batch))
-            found = iter(loaded([content for content in contents if isinstance(content, bytes)]))
+            results = iter(loaded([content for content in contents if isinstance(content, bytes)]))
             for path, content in zip(batch, contents, strict=True):
-                result = next(found) if isinstance(content, bytes) else content
+                result = next(results) if isinstance(content, bytes) else content
                 yield (
                     (path, str(result)) if isinstance(result, ValueError) else _prediction(path, result, loaded, top)
                 )
@@ -118,8 +118,8 @@ def _prediction(path: str, probabilities: Array, classifier: Classifier, top: in
     """Returns the most likely classes; with several labels per image, at least all with a probability of 0.5."""
     labels, names = np.argsort(-probabilities, kind="stable"), classifier.classes
     likely = [label for label in labels if probabilities[label] >= THRESHOLD] if classifier.has_several else []
-    shown = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(likely))])
-    return Prediction(path, shown, tuple(names[label] for label in likely) if classifier.has_several else None)
+    ranks = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(likely))])
+    return Prediction(path, ranks, tuple(names[label] for label in likely) if classifier.has_several else None)
 
 
 def write(
@@ -149,41 +149,41 @@ def write(
     return classified, failed
 
 
-def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
+def image_files(names: Sequence[str], skipped: Counter[str]) -> Iterator[str]:
     """Yields paths of image files: named files, all images in named folders (recursively), and the matches of globs.
 
     No more than the names in one folder are held in memory.
 
     Args:
-      named: Paths, folders, globs; also URIs.
-      left_out: Counter, by file name extension, to which the skipped entries of folders are added: those without the
+      names: Paths, folders, globs; also URIs.
+      skipped: Counter, by file name extension, to which the skipped entries of folders are added: those without the
         extension of an image, and those that are neither a file nor a folder.
     """
-    for name in named:
+    for name in names:
         matches = [name]
         if any(sign in name for sign in SIGNS) and not files.exists(name):
             matches = files.matches(name) or [name]
         for path in matches:
             # In a bucket, isdir() makes two blocking requests per path, so paths with an image's extension skip it.
             if not (is_in_bucket(path) and _is_image(path)) and files.is_folder(path):
-                yield from _below(path.rstrip("/"), left_out)
+                yield from _below(path.rstrip("/"), skipped)
             else:
                 yield path
 
 
-def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
+def _below(folder: str, skipped: Counter[str]) -> Iterator[str]:
     for name in sorted(files.entries(folder)):
         path = f"{folder}/{name.rstrip('/')}"
         if name.startswith("."):  # hidden files, such as file managers'
             continue
         if not _is_uri(folder) and _is_special(path):
-            left_out[os.path.splitext(name)[1]] += 1
+            skipped[os.path.splitext(name)[1]] += 1
         elif _is_image(name):  # checked before is_folder(), which makes requests in a bucket
             yield path
         elif name.endswith("/") or files.is_folder(path):
-            yield from _below(path, left_out)
+            yield from _below(path, skipped)
         else:
-            left_out[os.path.splitext(name)[1]] += 1
+            skipped[os.path.splitext(name)[1]] += 1
 
 
 def _is_uri(path: str) -> bool:

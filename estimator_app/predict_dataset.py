@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from estimator_app.predictions.parts import Parts, join_predictions
-from estimator_app.predictions.predictor import Predictor, of_export, of_run
+from estimator_app.predictions.predictor import Predictor, load_export, load_run
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.record_errors import check_record, named
+from estimator_app.runtime.record_errors import check_record, record_errors
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import THRESHOLD, Array
 from estimator_app.train import train
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
 _PART_BYTES = 64 << 20  # of the numbers of a part; with large features, it has fewer records
-_SHOWN = 3  # classes that a message lists
+_MOST_NAMES = 3  # classes that a message lists
 _NOT_OF_FOLDS = ("hold_out", "split", "record")  # options of train() that predict_folds() sets itself
 
 
@@ -95,9 +95,9 @@ def predict_dataset(
     _check_source(export_dir, model_dir, features or network or step is not None, tpu)
     output, manifest = absolute(output), as_manifest(dataset)
     predictor = (
-        of_export(absolute(export_dir or ""))
+        load_export(absolute(export_dir or ""))
         if model_dir is None
-        else of_run(absolute(model_dir), step, network, features, batch_size, tpu and tpu.connect())
+        else load_run(absolute(model_dir), step, network, features, batch_size, tpu and tpu.connect())
     )
     split = predictor.config.split if split is None else split
     total = num_examples(manifest, split)
@@ -197,17 +197,17 @@ def predict_folds(
     paths = []
     for fold in manifest.splits:
 
-        def of_fold(line: str, fold: str = fold) -> None:
+        def report_fold(line: str, fold: str = fold) -> None:
             report(f"{fold}: {line}")
 
         run_dir, path = f"{model_dir}/{fold}", f"{model_dir}/{fold}.parquet"
         if options.get("service"):
             options["service_job"] = run_dir  # only the hosts of one run share a job
-        finished = train(manifest, run_dir, tpu=tpu, report=of_fold, stop=stop, hold_out=fold, **options)
+        finished = train(manifest, run_dir, tpu=tpu, report=report_fold, stop=stop, hold_out=fold, **options)
         assert finished  # as eval is not "watch"
         # An export would run on this machine.
         model = {"model_dir": run_dir, "network": options.get("network")} if tpu else {"export_dir": finished.export}
-        predict_dataset(manifest, path, split=fold, batch_size=batch_size, tpu=tpu, report=of_fold, **model)
+        predict_dataset(manifest, path, split=fold, batch_size=batch_size, tpu=tpu, report=report_fold, **model)
         paths.append(path)
     join_predictions(paths, absolute(output))
     return absolute(output)
@@ -236,19 +236,19 @@ def _digest(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _records_of_part(wanted: int, batch_size: int, numbers: int) -> int:
+def _records_of_part(most: int, batch_size: int, numbers: int) -> int:
     """Returns the number of records of a part: whole batches, so that each record is always in the same batch."""
-    return max(1, min(wanted, _PART_BYTES // (4 * numbers)) // batch_size) * batch_size
+    return max(1, min(most, _PART_BYTES // (4 * numbers)) // batch_size) * batch_size
 
 
-def _differing_classes(of_dataset: Sequence[str], of_model: Sequence[str]) -> str:
+def _differing_classes(dataset_classes: Sequence[str], model_classes: Sequence[str]) -> str:
     def some(names: list[str]) -> str:
-        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-        return ", ".join(map(repr, names[:_SHOWN])) + more or "none"
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        return ", ".join(map(repr, names[:_MOST_NAMES])) + more or "none"
 
     only = [
         [name for name in one if name not in set(other)]
-        for one, other in ((of_dataset, of_model), (of_model, of_dataset))
+        for one, other in ((dataset_classes, model_classes), (model_classes, dataset_classes))
     ]
     if not any(only):
         return "the dataset has the model's classes in another order: labels and probabilities are each in their own"
@@ -282,11 +282,13 @@ class _Batch(NamedTuple):
     rows: Array
 
 
-def _columns(predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int) -> list[pa.Array]:
+def _columns(
+    predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
+) -> list[pa.Array]:
     """Returns the columns of _schema() for a range of the records of a split."""
-    batches = list(_predicted(predictor, manifest, split, chosen, batch_size))
-    numbers, keys, labels, rows = (np.concatenate(each) for each in zip(*batches, strict=True))
-    if numbers.tolist() != list(chosen):
+    batches = list(_predicted(predictor, manifest, split, record_range, batch_size))
+    numbers, keys, labels, rows = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    if numbers.tolist() != list(record_range):
         raise ValueError(f"split {split!r} of {manifest.path!r} was not read record by record; run the command again")
     num_classes, schema = len(predictor.classes), _schema(manifest, predictor)
     probabilities, shards = rows[:, :num_classes], manifest.split(split).shards
@@ -311,10 +313,10 @@ def _columns(predictor: Predictor, manifest: Manifest, split: str, chosen: range
         columns["classes"] = [classes[row >= THRESHOLD].tolist() for row in probabilities]
     if predictor.num_features:
         columns["features"] = _lists(rows[:, num_classes:])
-    made = [columns[field.name] for field in schema]
+    values = [columns[field.name] for field in schema]
     return [
-        each if isinstance(each, pa.Array) else pa.array(each, field.type)
-        for each, field in zip(made, schema, strict=True)
+        value if isinstance(value, pa.Array) else pa.array(value, field.type)
+        for value, field in zip(values, schema, strict=True)
     ]
 
 
@@ -322,7 +324,7 @@ def _labels(labels: Array, num_labels: int | None) -> list[Any]:
     """Returns for each record its label, the list of its labels where it may have several, or None without classes."""
     if num_labels is None:
         return labels.tolist()  # type: ignore[no-any-return]
-    return [np.flatnonzero(each).tolist() if num_labels else None for each in labels]
+    return [np.flatnonzero(row).tolist() if num_labels else None for row in labels]
 
 
 def _lists(rows: Array) -> pa.Array:
@@ -339,12 +341,12 @@ def _library(is_jax: bool) -> dict[str, str]:
 
 
 def _predicted_by_number(
-    predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int
+    predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
 ) -> Iterator[_Batch]:
     """Yields the same as _predicted(), of records that are read without TensorFlow."""
     source = RecordSource(manifest, split)
-    for start in range(chosen.start, chosen.stop, batch_size):
-        numbers = range(start, min(start + batch_size, chosen.stop))
+    for start in range(record_range.start, record_range.stop, batch_size):
+        numbers = range(start, min(start + batch_size, record_range.stop))
         batch = [source[number] for number in numbers]
         rows: list[Any] = predictor.run([record.encoded for record in batch])
         for record, row in zip(batch, rows, strict=True):
@@ -358,7 +360,7 @@ def _predicted_by_number(
 
 
 def _predicted(
-    predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int
+    predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
 ) -> Iterator[_Batch]:
     """Yields the batches of a range of the records; the last one may be smaller.
 
@@ -366,7 +368,7 @@ def _predicted(
       ValueError: A record cannot be read or decoded, or has a label outside the classes; the message names it.
     """
     if predictor.is_jax:
-        yield from _predicted_by_number(predictor, manifest, split, chosen, batch_size)
+        yield from _predicted_by_number(predictor, manifest, split, record_range, batch_size)
         return
     import tensorflow as tf
 
@@ -378,11 +380,11 @@ def _predicted(
         key = tf.io.parse_single_example(serialized, {"image/key": tf.io.FixedLenFeature([], tf.string, "")})
         return number, tf.not_equal(serialized, ""), key["image/key"], example["encoded"], example["label"]
 
-    dataset = records(manifest, split, [chosen]).map(example_of).batch(batch_size).prefetch(2)
-    with named(manifest, split):
+    dataset = records(manifest, split, [record_range]).map(example_of).batch(batch_size).prefetch(2)
+    with record_errors(manifest, split):
         for numbers, is_read, keys, encoded, labels in dataset.as_numpy_iterator():
             results = predictor.run(list(encoded))
-            for each in zip(numbers, is_read, labels, results, strict=True):
-                check_record(manifest, split, *each)
+            for entry in zip(numbers, is_read, labels, results, strict=True):
+                check_record(manifest, split, *entry)
             rows = np.stack([result for result in results if not isinstance(result, ValueError)])
             yield _Batch(numbers, keys, labels, rows)

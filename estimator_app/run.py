@@ -23,8 +23,8 @@ from estimator_app.model_dir.exports import (
     KINDS,
     folder,
     prune_exports,
+    read_complete_exports,
     read_exports,
-    read_kept,
 )
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_by_class, write_history
 from estimator_app.model_dir.plots import write_pictures, write_wrong
@@ -89,13 +89,13 @@ class Run:
             "data; restore the dataset and remove the checkpoints after that step, or train in another --model_dir"
         )
         try:
-            found = read_manifest(self.manifest.path)
+            current = read_manifest(self.manifest.path)
         except ValueError as error:
             raise ValueError(f"the dataset was removed or damaged during training ({error}), {advice}") from error
-        if self.manifest.fingerprint in found.earlier:  # it was extended, and the files of this version stay
+        if self.manifest.fingerprint in current.earlier:  # it was extended, and the files of this version stay
             return
-        found = found.held_out(self.config.hold_out) if self.config.hold_out else found
-        if _content(found) != _content(self.manifest):
+        current = current.held_out(self.config.hold_out) if self.config.hold_out else current
+        if _content(current) != _content(self.manifest):
             raise ValueError(f"{self.manifest.path!r} was converted again during training, {advice}")
 
     @property
@@ -112,13 +112,13 @@ class Drawing:
     """Draws the curves after evaluations, at most once per _DRAW_SECONDS."""
 
     def __init__(self) -> None:
-        self._drawn = time.monotonic()
+        self._last_drawing = time.monotonic()
 
     def evaluated(self, run: Run) -> None:
         """Draws the curves of a run that was just evaluated, unless they were drawn a short time ago."""
-        if time.monotonic() - self._drawn >= _DRAW_SECONDS:
+        if time.monotonic() - self._last_drawing >= _DRAW_SECONDS:
             _draw(run)
-            self._drawn = time.monotonic()
+            self._last_drawing = time.monotonic()
 
 
 def _content(manifest: Manifest) -> tuple[object, ...]:
@@ -141,7 +141,7 @@ def check_exports(run: Run) -> None:
       ValueError: exports.json names an export that is not of this run.
     """
     for kind in KINDS:
-        for entry in read_kept(run.model_dir, kind):
+        for entry in read_complete_exports(run.model_dir, kind):
             in_place = entry["path"].rpartition("/")[0] == folder(run.export_dir, kind)
             if in_place and not _is_of_run(run, entry["path"]):
                 raise ValueError(
@@ -177,8 +177,8 @@ def is_due(step: int, run: Run) -> bool:
 def is_evaluated(step: int, run: Run) -> bool:
     """Returns whether the last evaluation was of a given step, and metrics.json has its metrics."""
     rows, finished = run.evaluations(), read_finished(run.model_dir)
-    of_finished = (finished.metrics.step, finished.metrics.split) if finished else None
-    return bool(rows) and rows[-1].step == step and of_finished == (step, run.config.split)
+    final_evaluation = (finished.metrics.step, finished.metrics.split) if finished else None
+    return bool(rows) and rows[-1].step == step and final_evaluation == (step, run.config.split)
 
 
 def _why_early(run: Run) -> str:
@@ -242,7 +242,7 @@ def _keep(run: Run, kind: str, metrics: Metrics, checkpoint: str | None = None) 
     """Exports the checkpoint to which `metrics` belong, None for the last, unless it is exported; returns the path."""
 
     def export() -> str:
-        for entry in read_kept(run.model_dir, "best")[-1:] if kind == "last" else []:
+        for entry in read_complete_exports(run.model_dir, "best")[-1:] if kind == "last" else []:
             # Copying follows symbolic links, so an untrusted link would put another file's content into the copy.
             is_whole = entry["step"] == metrics.step and files.is_without_links(entry["path"])
             if is_whole and _is_of_run(run, entry["path"]):
@@ -266,9 +266,9 @@ def _show_wrong(run: Run, export: str, step: int) -> None:
     config = run.config
     if not config.wrong_images or not config.task.has_one_answer:
         return
-    found = find_wrong(load_classifier(export), run.manifest, config.split, config.wrong_images)
-    named = {f"{one.key}: {one.label}, not {one.predicted} ({one.probability:.1%})": one.encoded for one in found}
-    write_wrong(run.model_dir, step, named, config.input)
+    images = find_wrong(load_classifier(export), run.manifest, config.split, config.wrong_images)
+    by_caption = {f"{one.key}: {one.label}, not {one.predicted} ({one.probability:.1%})": one.encoded for one in images}
+    write_wrong(run.model_dir, step, by_caption, config.input)
 
 
 def _is_all(finished: Finished, run: Run) -> bool:

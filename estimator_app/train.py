@@ -28,9 +28,9 @@ from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.plots import write_hyperparameters, write_inputs
 from estimator_app.model_dir.run_files import (
     Finished,
-    begun,
     check_free,
     command_for,
+    read_started,
     remove_unfinished,
     write_run_config,
 )
@@ -115,8 +115,8 @@ def train(
             f"note: the learning rate reaches its final value at step {config.decay_steps} (decay_steps) and "
             "stays constant after it"
         )
-    chosen = "" if opened.earlier else chosen_input(config, options, manifest)
-    notes = [line for line in (chosen, opened.normalization) if line]
+    input_line = "" if opened.earlier else chosen_input(config, options, manifest)
+    notes = [line for line in (input_line, opened.normalization) if line]
     notes += [f"note: {surprise}" for surprise in surprises(config, manifest)]
 
     def report_with_notes(line: str) -> None:
@@ -166,7 +166,7 @@ def open_run(
     Raises:
       ValueError: There is no such dataset, or an option is invalid, or one that the trainer does not have.
     """
-    earlier = begun(model_dir) if model_dir else None
+    earlier = read_started(model_dir) if model_dir else None
     check_options(options.get("trainer") or (earlier.trainer if earlier else default_trainer()), options)
     if record := options.get("record"):
         paths = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
@@ -176,10 +176,10 @@ def open_run(
     manifest = version_with(newest, earlier.fingerprint) if earlier else newest
     if held_out := options.get("hold_out"):
         manifest = manifest.held_out(held_out)
-    said = ""
+    normalization = ""
     if not earlier and is_published(options.get("init_from") or ""):
-        options, said = _with_normalization(options)
-    return Opened(manifest, newest, TrainConfig.of(manifest, options, earlier), earlier, said)
+        options, normalization = _with_normalization(options)
+    return Opened(manifest, newest, TrainConfig.of(manifest, options, earlier), earlier, normalization)
 
 
 def _with_normalization(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -191,10 +191,10 @@ def _with_normalization(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     if not absent:
         return options, ""
     path = options["init_from"]
-    if found := published_normalization(path):
-        values = {name: getattr(found, name) for name in absent}
+    if normalization := published_normalization(path):
+        values = {name: getattr(normalization, name) for name in absent}
         flags = " ".join("--{}={:g},{:g},{:g}".format(name, *value) for name, value in values.items())
-        return {**options, **values}, f"input: {flags}, of the {found.source} of {path}"
+        return {**options, **values}, f"input: {flags}, of the {normalization.source} of {path}"
     return options, (
         f"note: neither {path} nor a config.json in its folder names the normalization of its training; this run takes "
         f"the dataset's. Set it with --mean and --std: {_KNOWN_NORMALIZATIONS}"
@@ -287,7 +287,7 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
     if not is_over(step, run):
         _announce(run, step, run.trainer.devices(state))
     trained: dict[str, float] = {}
-    left = TimeLeft.of(run.config, num_examples(run.manifest, run.config.split))
+    time_left = TimeLeft.from_config(run.config, num_examples(run.manifest, run.config.split))
     drawing = Drawing()
     last_saved = step if latest_checkpoint(run.model_dir) else -1
 
@@ -305,7 +305,7 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
             run.check_alone()
             run.check_dataset()
 
-    def took(step: int, loss: float) -> None:
+    def on_step(step: int, loss: float) -> None:
         for callback in run.callbacks:
             callback.on_step(step, loss)
 
@@ -320,7 +320,9 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
             through = run.config.eval != "inline" and not (tpu and run.config.trainer == "tpu_estimator")
             every = run.config.train_steps if through else run.config.steps_per_eval
             next_step = next_stop(step, every, run.config.train_steps)
-            trained = run.trainer.train(state, run.manifest, run.config, step, next_step, run.stop, left, saved, took)
+            trained = run.trainer.train(
+                state, run.manifest, run.config, step, next_step, run.stop, time_left, saved, on_step
+            )
             step = next_step
     run.check_alone()
     if not evaluates:
@@ -342,11 +344,11 @@ def _starting_weights(run: Run) -> Mapping[str, Any] | None:
     """Returns the weights of --init_from for a run without a checkpoint, and writes the table of what was taken."""
     if not run.config.init_from or latest_checkpoint(run.model_dir):
         return None
-    taken = starting_weights(run.config)
+    weights = starting_weights(run.config)
     path = f"{run.model_dir}/{TABLE_NAME}"
-    files.write(path, taken.to_csv())
-    run.report(f"initial weights: {taken}; {path}")
-    return taken.values
+    files.write(path, weights.to_csv())
+    run.report(f"initial weights: {weights}; {path}")
+    return weights.values
 
 
 def _announce(run: Run, step: int, devices: str) -> None:

@@ -85,7 +85,7 @@ def watch(
     files.make_folder(model_dir)
     with locked(model_dir, EVAL_LOCK_NAME):
         _wait_for_training(model_dir, report, stop, poll_seconds)
-        run = _made(read_named(model_dir, network), model_dir, export_dir, report, stop)
+        run = _make_run(read_named(model_dir, network), model_dir, export_dir, report, stop)
         if not tpu:
             check_batch("--eval_batch_size", run.config.eval_batch_size, run.config.input.image_size)
         files.make_folder(export_dir)
@@ -106,17 +106,17 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
     Raises:
       Stopped: `stop` was set.
     """
-    told = False
+    is_reported = False
     # A config.json without a checkpoint may be an earlier attempt's, which training replaces.
     while not files.exists(f"{model_dir}/{CONFIG_NAME}") or not any(steps(model_dir)):
-        if not told:
+        if not is_reported:
             report(f"waiting for the first checkpoint in {model_dir}")
-            told = True
+            is_reported = True
         if stop.wait(poll_seconds):
             raise Stopped
 
 
-def _made(config: TrainConfig, model_dir: str, export_dir: str, report: Report, stop: threading.Event) -> Run:
+def _make_run(config: TrainConfig, model_dir: str, export_dir: str, report: Report, stop: threading.Event) -> Run:
     _check_watched(config, model_dir)
     manifest = read_dataset(config)
     num_examples(manifest, config.split)
@@ -138,8 +138,8 @@ def _refreshed(run: Run) -> Run:
     """
     config = read_config(run.model_dir)
     _check_watched(config, run.model_dir)
-    if found := run.config.differences(config):
-        raise ValueError(f"{run.model_dir!r} now holds another run: its {'; its '.join(found)}")
+    if differences := run.config.differences(config):
+        raise ValueError(f"{run.model_dir!r} now holds another run: its {'; its '.join(differences)}")
     return run if config == run.config else dataclasses.replace(run, config=config)
 
 
@@ -156,11 +156,11 @@ def _evaluate_to_end(run: Run, tpu: Tpu | None, poll_seconds: float) -> Finished
             raise Stopped
         run = _refreshed(run)
         run.check_alone()
-        done = max((row.step for row in run.evaluations()), default=0)
-        if done >= run.config.train_steps and is_evaluated(done, run):
-            return finish(run, done)
+        last_step = max((row.step for row in run.evaluations()), default=0)
+        if last_step >= run.config.train_steps and is_evaluated(last_step, run):
+            return finish(run, last_step)
         # If metrics.json is missing after all, the last step is evaluated again.
-        passed = max(passed, min(done, run.config.train_steps - 1))
+        passed = max(passed, min(last_step, run.config.train_steps - 1))
         due = [step for step in finished_steps(run.model_dir) if step > passed and is_due(step, run)]
         if not due:
             if run.stop.wait(poll_seconds):

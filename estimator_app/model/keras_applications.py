@@ -16,7 +16,7 @@ from typing import Any
 
 from estimator_app.model.keras_library import keras, layers
 
-_NAMED = 3  # similar names that a message lists
+_MOST_SUGGESTIONS = 3  # similar names that a message lists
 
 
 def applications() -> tuple[str, ...]:
@@ -34,14 +34,14 @@ def check_application(name: str) -> None:
       ValueError: It has none of that name.
     """
     prefix, _, short = name.partition(":")
-    known = applications()
-    if short not in known:
-        by_lower = {each.lower(): each for each in known}
-        close = difflib.get_close_matches(short.lower(), by_lower, n=_NAMED, cutoff=0.5)
-        meant = f"; did you mean {' or '.join(f'{prefix}:{by_lower[each]}' for each in close)}?" if close else ""
+    names = applications()
+    if short not in names:
+        by_lower = {key.lower(): key for key in names}
+        close = difflib.get_close_matches(short.lower(), by_lower, n=_MOST_SUGGESTIONS, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(f'{prefix}:{by_lower[key]}' for key in close)}?" if close else ""
         raise ValueError(
-            f"network {name!r}: keras.applications of {_keras_version()} has {len(known)} networks, "
-            f"but no {short!r}{meant}"
+            f"network {name!r}: keras.applications of {_keras_version()} has {len(names)} networks, "
+            f"but no {short!r}{hint}"
         )
 
 
@@ -67,16 +67,16 @@ def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Calla
     def network(images: Any, num_classes: int, training: bool | None) -> Any:
         to_pixels = layers.Rescaling(list(std), list(mean), dtype="float32")
         pixels, shape = preprocess(to_pixels(images)), images.shape[1:]
-        whole = make(weights=None, input_tensor=pixels, input_shape=shape, classes=num_classes)
+        model = make(weights=None, input_tensor=pixels, input_shape=shape, classes=num_classes)
         # ConvNeXt and RegNet of Keras 2 begin at the images, whatever comes before input_tensor.
-        begins_at_pixels = to_pixels in whole.layers
+        begins_at_pixels = to_pixels in model.layers
         if not begins_at_pixels:
-            whole = make(weights=None, input_shape=shape, classes=num_classes)
-        last = [layer for layer in whole.layers if layer.weights][-1]
+            model = make(weights=None, input_shape=shape, classes=num_classes)
+        last = [layer for layer in model.layers if layer.weights][-1]
         # Some have a convolution of a single pixel as the last layer, hence the Flatten.
         logits = layers.Flatten(dtype="float32")(_in_float32(last, activation="linear")(last.input))
         if not begins_at_pixels:
-            logits = keras().Model(whole.input, logits).call(pixels)  # adds each layer to the graph of `images`
+            logits = keras().Model(model.input, logits).call(pixels)  # adds each layer to the graph of `images`
         return _copied(images, logits, only_normalised=begins_at_pixels)
 
     network.__name__ = name

@@ -67,7 +67,7 @@ def _layer_names(config: Any) -> dict[str, str]:
     leaves = list(itertools.islice(_leaves(config, ""), _MAX_LAYERS + 1))
     if len(leaves) > _MAX_LAYERS:
         raise ValueError(f"its {_CONFIG} has more than {_MAX_LAYERS:,} layers")
-    names = numbered((class_name, given) for _, class_name, given in leaves)
+    names = numbered((class_name, layer_name) for _, class_name, layer_name in leaves)
     return {folder: name for (folder, _, _), (name, _) in zip(leaves, names, strict=True)}
 
 

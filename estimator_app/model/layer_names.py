@@ -35,11 +35,11 @@ def numbered(layers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yields (name, the name that counts layers of its class) of layers, from their class and the name of each."""
     counts, repeats = Counter[str](), Counter[str]()
     names: set[str] = set()
-    for class_name, given in layers:
+    for class_name, layer_name in layers:
         kind = folder_name(class_name)
         counted = f"{kind}_{counts[kind]}" if counts[kind] else kind
         counts[kind] += 1
-        name = base = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", given) else given
+        name = base = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", layer_name) else layer_name
         while name in names:  # two models inside have layers of the same given name
             repeats[base] += 1
             name = base + "_" * repeats[base]
@@ -57,11 +57,11 @@ def freeze(model: Any, pattern: str) -> None:
     Raises:
       ValueError: It matches no layer, or no layer is left to train.
     """
-    chosen = [(name, layer) for name, layer in layers_of(model) if re.fullmatch(pattern, name)]
+    matches = [(name, layer) for name, layer in layers_of(model) if re.fullmatch(pattern, name)]
     names = ", ".join(name for name, _ in layers_of(model))
-    if not chosen:
+    if not matches:
         raise ValueError(f"--freeze={pattern} matches no whole name of a layer; the network has {names}")
-    for _, layer in chosen:
+    for _, layer in matches:
         layer.trainable = False
     if not model.trainable_weights:
         raise ValueError(f"--freeze={pattern} leaves nothing to train; the network has {names}")
@@ -83,20 +83,20 @@ def _leaves(model: Any) -> Iterator[Any]:
 
 def variables_of(model: Any) -> dict[str, tuple[Any, list[str]]]:
     """Returns the variables of a model by LAYER/KIND, each with the names under which a file may hold it."""
-    found: dict[str, tuple[Any, list[str]]] = {}
+    variables: dict[str, tuple[Any, list[str]]] = {}
     for name, counted, layer in _named_layers(model):
         stored = _stored_names(layer)
         for number, weight in enumerate(layer.weights):
-            of_layer, in_file = _name_in(layer, weight), stored.get(id(weight), f"vars/{number}")
-            path = f"{name}/{of_layer}" if f"{name}/{of_layer}" not in found else f"{name}/{of_layer}_{number}"
-            aliases = [path, f"{counted}/{of_layer}", f"{name}/{in_file}", f"{counted}/{in_file}"]
-            found[path] = plain_variable(weight), list(dict.fromkeys(aliases))
-    known = {id(variable) for variable, _ in found.values()}
+            suffix, file_suffix = _name_in(layer, weight), stored.get(id(weight), f"vars/{number}")
+            path = f"{name}/{suffix}" if f"{name}/{suffix}" not in variables else f"{name}/{suffix}_{number}"
+            aliases = [path, f"{counted}/{suffix}", f"{name}/{file_suffix}", f"{counted}/{file_suffix}"]
+            variables[path] = plain_variable(weight), list(dict.fromkeys(aliases))
+    ids = {id(variable) for variable, _ in variables.values()}
     for weight in model.weights:  # of a model inside that has variables besides its layers'
-        if id(plain_variable(weight)) not in known:
+        if id(plain_variable(weight)) not in ids:
             path = "/".join(getattr(weight, "path", weight.name).removesuffix(":0").split("/")[-2:])
-            found[path] = plain_variable(weight), [path]
-    return found
+            variables[path] = plain_variable(weight), [path]
+    return variables
 
 
 def _stored_names(layer: Any) -> dict[int, str]:
@@ -104,14 +104,16 @@ def _stored_names(layer: Any) -> dict[int, str]:
     stored: dict[int, str] = {}
     for attribute, inside in vars(layer).items():
         if isinstance(inside, layers.Layer) and inside is not layer:
-            own = {id(weight): f"vars/{number}" for number, weight in enumerate(inside.weights)} | _stored_names(inside)
-            stored |= {key: f"{attribute.lstrip('_')}/{name}" for key, name in own.items()}
+            names = {id(weight): f"vars/{number}" for number, weight in enumerate(inside.weights)} | _stored_names(
+                inside
+            )
+            stored |= {key: f"{attribute.lstrip('_')}/{name}" for key, name in names.items()}
     return stored
 
 
 def _name_in(layer: Any, weight: Any) -> str:
     """Returns the name of a weight within its layer, such as kernel or query/kernel."""
-    whole = getattr(weight, "path", weight.name).removesuffix(":0")
-    _, separator, inside = whole.rpartition(f"{layer.name}/")
-    name = str(inside if separator else whole.rpartition("/")[2])
+    path = getattr(weight, "path", weight.name).removesuffix(":0")
+    _, separator, inside = path.rpartition(f"{layer.name}/")
+    name = str(inside if separator else path.rpartition("/")[2])
     return re.sub(r"\bvariable_\d+$", "variable", name)  # Keras 3 counts the variables without a name of a process

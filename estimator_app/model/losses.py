@@ -40,24 +40,24 @@ def cross_entropy(
         images with one label each that mixup or CutMix has mixed.
     """
     if mixed:
-        return _of_shares(logits, labels, label_smoothing, class_weights)
+        return _share_cross_entropy(logits, labels, label_smoothing, class_weights)
     if labels.shape.rank == 2:
         smooth = (1 - label_smoothing) * labels + label_smoothing / 2
         weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
         return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(smooth, logits, weights), axis=1)
-    losses = _of_one_label(logits, labels, label_smoothing)
+    losses = _label_cross_entropy(logits, labels, label_smoothing)
     return losses * tf.gather(tf.constant(class_weights, tf.float32), labels) if class_weights else losses
 
 
-def _of_one_label(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float) -> tf.Tensor:
-    of_label = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+def _label_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float) -> tf.Tensor:
+    label_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     if not label_smoothing:
-        return of_label
-    of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
-    return (1 - label_smoothing) * of_label + label_smoothing * of_all
+        return label_loss
+    uniform_loss = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
+    return (1 - label_smoothing) * label_loss + label_smoothing * uniform_loss
 
 
-def _of_shares(
+def _share_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float, class_weights: Sequence[float]
 ) -> tf.Tensor:
     """Returns the mean of cross_entropy() of each class, weighted by its share of the example."""

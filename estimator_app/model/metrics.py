@@ -52,22 +52,22 @@ class Metrics:
     f1: tuple[float | None, ...] = ()
 
     @classmethod
-    def of(cls, found: Mapping[str, Any], split: str) -> Metrics:
+    def of(cls, results: Mapping[str, Any], split: str) -> Metrics:
         """Returns the Metrics of a result of Estimator.evaluate(), or of results() with "global_step"."""
         others = {
-            name: float(value) for name, value in found.items() if name not in _NOT_METRICS and not np.ndim(value)
+            name: float(value) for name, value in results.items() if name not in _NOT_METRICS and not np.ndim(value)
         }
-        counts = np.rint(found.get("confusion_matrix", np.zeros([0, 0]))).astype(int).tolist()
+        counts = np.rint(results.get("confusion_matrix", np.zeros([0, 0]))).astype(int).tolist()
         return cls(
-            step=int(found["global_step"]),
+            step=int(results["global_step"]),
             split=split,
-            num_examples=round(float(found["num_examples"])),
-            accuracy=float(found["accuracy"]),
-            loss=float(found["cross_entropy"]),
+            num_examples=round(float(results["num_examples"])),
+            accuracy=float(results["accuracy"]),
+            loss=float(results["cross_entropy"]),
             others=others,
             confusion=tuple(map(tuple, counts)),
             **{
-                name: tuple(None if np.isnan(share) else float(share) for share in found.get(name, ()))
+                name: tuple(None if np.isnan(share) else float(share) for share in results.get(name, ()))
                 for name in _BY_CLASS
             },
         )
@@ -83,31 +83,31 @@ class Metrics:
         for name, kind in {"others": dict, "confusion": list, **dict.fromkeys(_BY_CLASS, dict)}.items():
             if not isinstance(fields[name], kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, got {fields[name]!r}")
-        known = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
+        arguments = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
         arrays = {name: tuple(fields[name].values()) for name in _BY_CLASS}
         arrays["confusion"] = tuple(map(tuple, fields["confusion"]))
-        found = cls(**known | arrays)
+        metrics = cls(**arguments | arrays)
         numbers = (
-            found.accuracy,
-            found.loss,
-            *found.others.values(),
-            *(share for name in _BY_CLASS for share in getattr(found, name) if share is not None),
+            metrics.accuracy,
+            metrics.loss,
+            *metrics.others.values(),
+            *(share for name in _BY_CLASS for share in getattr(metrics, name) if share is not None),
         )
-        counts = (found.step, found.num_examples, *(count for row in found.confusion for count in row))
-        if not isinstance(found.split, str) or not all(type(number) in (int, float) for number in numbers):
+        counts = (metrics.step, metrics.num_examples, *(count for row in metrics.confusion for count in row))
+        if not isinstance(metrics.split, str) or not all(type(number) in (int, float) for number in numbers):
             raise TypeError("a metric is not a number")
         if not all(type(count) is int and count >= 0 for count in counts):
             raise TypeError("a count is not a non-negative integer")
-        if any(len(row) != len(found.confusion) for row in found.confusion):
+        if any(len(row) != len(metrics.confusion) for row in metrics.confusion):
             raise ValueError("the confusion matrix is not square")
-        return found
+        return metrics
 
     def to_fields(self, classes: tuple[str, ...]) -> dict[str, Any]:
         """Returns the fields of metrics.json, with the figures of classes keyed by class name."""
         by_class = {name: dict(zip(classes, getattr(self, name), strict=False)) for name in _BY_CLASS}
-        of_sets = {"average_precision", "f1"} if not self.average_precision else set[str]()
+        omitted = {"average_precision", "f1"} if not self.average_precision else set[str]()
         fields = dataclasses.asdict(self) | by_class
-        return {name: value for name, value in fields.items() if name not in of_sets}
+        return {name: value for name, value in fields.items() if name not in omitted}
 
     def scalars(self) -> dict[str, float]:
         """Returns the metrics that can be chosen as early_stop_metric, by name."""

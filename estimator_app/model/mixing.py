@@ -36,17 +36,17 @@ def mix(
       cutmix_alpha: Alpha of CutMix; 0 for none.
     """
     shares = tf.one_hot(labels, num_classes) if labels.shape.rank == 1 else labels
-    of_step = tf.stack([tf.cast(each, tf.int64) for each in seed])
+    step_seed = tf.stack([tf.cast(number, tf.int64) for number in seed])
 
     def by_mixup() -> tuple[tf.Tensor, ...]:
-        return mixup(images, shares, of_step, mixup_alpha, weight)
+        return mixup(images, shares, step_seed, mixup_alpha, weight)
 
     def by_cutmix() -> tuple[tf.Tensor, ...]:
-        return cutmix(images, shares, of_step, cutmix_alpha, weight)
+        return cutmix(images, shares, step_seed, cutmix_alpha, weight)
 
     if mixup_alpha and cutmix_alpha:
-        chosen = tf.random.stateless_uniform([], seed_for(of_step, "mixup or cutmix")) < 0.5
-        mixed = tf.cond(chosen, by_mixup, by_cutmix)
+        uses_mixup = tf.random.stateless_uniform([], seed_for(step_seed, "mixup or cutmix")) < 0.5
+        mixed = tf.cond(uses_mixup, by_mixup, by_cutmix)
     else:
         mixed = by_mixup() if mixup_alpha else by_cutmix()
     images_mixed, labels_mixed, weight_mixed = mixed

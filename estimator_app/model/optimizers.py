@@ -50,8 +50,8 @@ def clip(gradients: Sequence[Any], variables: Sequence[Any], norm: float, total:
       total: Returns the sum of a tensor over all replicas.
     """
     parts = [dense(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
-    found = tf.linalg.global_norm([total(part) for part in parts if part is not None])
-    factor = norm / tf.maximum(found, norm)
+    global_norm = tf.linalg.global_norm([total(part) for part in parts if part is not None])
+    factor = norm / tf.maximum(global_norm, norm)
     return [None if part is None else part * factor for part in parts]
 
 
@@ -64,8 +64,8 @@ class _Dense(v1.train.Optimizer):  # type: ignore[misc, name-defined]
 
     def apply_gradients(self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None) -> Any:
         pairs = [(dense(gradient, variable), variable) for gradient, variable in grads_and_vars]
-        there = [tf.identity(gradient) for gradient, _ in pairs if gradient is not None]
-        with tf.control_dependencies(there):
+        gradients = [tf.identity(gradient) for gradient, _ in pairs if gradient is not None]
+        with tf.control_dependencies(gradients):
             return super().apply_gradients(pairs, global_step, name)
 
 
@@ -139,8 +139,8 @@ def averaging(decay: float, step: tf.Tensor) -> tf.Tensor:
       decay: TrainConfig.ema.
       step: Number of steps done before this one.
     """
-    done = tf.cast(step, tf.float32)
-    return tf.minimum(decay, (1 + done) / (10 + done))
+    count = tf.cast(step, tf.float32)
+    return tf.minimum(decay, (1 + count) / (10 + count))
 
 
 def make_optimizer(name: Optimizer, rate: Any, weight_decay: float) -> Any:

@@ -102,7 +102,7 @@ _LAYERS = [
         (r"heads\.head", _HEAD),
     )
 ]
-_WHOLE = [
+_TENSOR_RULES = [
     (re.compile(r"cls_token|class_token|(vit\.)?embeddings\.cls_token"), "positions/class_token"),
     (re.compile(r"pos_embed|encoder\.pos_embedding|(vit\.)?embeddings\.position_embeddings"), _POSITIONS),
 ]
@@ -162,22 +162,22 @@ def read_published(file: IO[bytes], num_bytes: int, network: str, shapes: Mappin
     """
     tensors = read_header(file, num_bytes).tensors
     pieces, unknown = _pieces(tensors)
-    found = _described(tensors, pieces)
+    source = _described(tensors, pieces)
     if network not in PUBLISHED:
         raise ValueError(f"files of safetensors are read for {', '.join(PUBLISHED)}; --network is {network}")
-    if found != network:
-        advice = f"; use --network={found}" if found in PUBLISHED else ""
-        raise ValueError(f"it has the weights of {_article(found)}, --network is {network}{advice}")
+    if source != network:
+        advice = f"; use --network={source}" if source in PUBLISHED else ""
+        raise ValueError(f"it has the weights of {_article(source)}, --network is {network}{advice}")
     if unknown or pieces.keys() - shapes.keys():
         more = [*unknown, *(pieces[path].name for path in pieces.keys() - shapes.keys())]
         names = json_fields.short_repr(min(more)) + (f" and {len(more) - 1} more tensors" if len(more) > 1 else "")
         raise ValueError(f"it has {names}, which {network} does not have: it is of a variant of this network")
     reasons = _reasons(tensors, pieces, network, shapes)
-    taken = [path for path in shapes if not reasons.get(path)]
-    taken.sort(key=lambda path: tensors[pieces[path].name].start)
+    paths = [path for path in shapes if not reasons.get(path)]
+    paths.sort(key=lambda path: tensors[pieces[path].name].start)
     values: dict[str, Array] = {}
     remark, read = "", Piece("")
-    for path in taken:
+    for path in paths:
         piece, tensor = pieces[path], tensors[pieces[path].name]
         if piece.name != read.name:  # the three thirds of a tensor follow one another
             array, read = read_tensor(file, piece.name, tensor), piece
@@ -225,7 +225,7 @@ def _pieces(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Piece], list[str]]
 
 def _variables(name: str) -> list[tuple[str, int | None]]:
     """Returns the variables that a tensor holds, by LAYER/KIND, and in which third of it they are; [] if none."""
-    for pattern, path in _WHOLE:
+    for pattern, path in _TENSOR_RULES:
         if pattern.fullmatch(name):
             return [(path, None)]
     theirs, _, suffix = name.replace(".in_proj_", ".in_proj.").rpartition(".")
@@ -256,13 +256,13 @@ def _described(tensors: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> st
     patches = shape("patches/kernel")
     if blocks and len(patches) == 4:
         width, patch = patches[0], patches[2]
-        named = f"ViT (width {width}, {len(blocks)} blocks, patches of {patch} pixels)"
-        return _VITS.get((width, len(blocks), patch), named)
+        description = f"ViT (width {width}, {len(blocks)} blocks, patches of {patch} pixels)"
+        return _VITS.get((width, len(blocks), patch), description)
     stages = Counter(path[: len("stage1")] for path in pieces if re.fullmatch(r"stage\d_block\d+_conv1/kernel", path))
     if stages:
         depths = tuple(stages[stage] for stage in sorted(stages))
-        named = f"ResNet ({', '.join(map(str, depths))} blocks)"
-        return _RESNETS.get((depths, "stage1_block1_conv3/kernel" in pieces), named)
+        description = f"ResNet ({', '.join(map(str, depths))} blocks)"
+        return _RESNETS.get((depths, "stage1_block1_conv3/kernel" in pieces), description)
     names = ", ".join(json_fields.short_repr(name) for name in list(tensors)[:3])
     return f"network that is not known (its tensors are called {names or 'nothing'}, …)"
 
@@ -407,8 +407,8 @@ def find_normalization(header: Header, read_beside: Callable[[str], str | None])
 
 def _metadata(header: Header) -> str | None:
     """Returns the metadata that name a normalization as JSON."""
-    found = {key: header.metadata[key] for key in ("pretrained_cfg", "mean", "std") if key in header.metadata}
-    return "{" + ", ".join(f'"{key}": {value}' for key, value in found.items()) + "}" if found else None
+    fields = {key: header.metadata[key] for key in ("pretrained_cfg", "mean", "std") if key in header.metadata}
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in fields.items()) + "}" if fields else None
 
 
 def _normalization(settings: Mapping[str, Any], source: str) -> Normalization | None:

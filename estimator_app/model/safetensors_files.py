@@ -93,27 +93,27 @@ def read_header(file: IO[bytes], num_bytes: int) -> Header:
         end += tensor.num_bytes
     if end != num_bytes - 8 - length:
         raise ValueError(f"its tensors take {end:,} bytes, but {num_bytes - 8 - length:,} follow the header")
-    moved = {name: dataclasses.replace(each, start=each.start + 8 + length) for name, each in tensors.items()}
+    moved = {name: dataclasses.replace(tensor, start=tensor.start + 8 + length) for name, tensor in tensors.items()}
     return Header(moved, metadata)
 
 
 def _tensor(entry: Any, name: str) -> Tensor:
     """Returns a tensor of the header; its start is counted from the end of the header."""
-    what = f"the tensor {json_fields.short_repr(name)}"
-    found = json_fields.fields(entry, what, ("dtype", "shape", "data_offsets"))
-    dtype, shape = found["dtype"], json_fields.array(found["shape"], f"the shape of {what}")
+    description = f"the tensor {json_fields.short_repr(name)}"
+    fields = json_fields.fields(entry, description, ("dtype", "shape", "data_offsets"))
+    dtype, shape = fields["dtype"], json_fields.array(fields["shape"], f"the shape of {description}")
     if not isinstance(dtype, str) or dtype not in _SIZES:
-        raise ValueError(f"{what} has the unknown dtype {json_fields.short_repr(dtype)}")
+        raise ValueError(f"{description} has the unknown dtype {json_fields.short_repr(dtype)}")
     if len(shape) > _MOST_AXES:
-        raise ValueError(f"{what} has {len(shape)} axes; at most {_MOST_AXES} are read")
+        raise ValueError(f"{description} has {len(shape)} axes; at most {_MOST_AXES} are read")
     for size in shape:
-        json_fields.count(size, f"each size in the shape of {what}")
+        json_fields.count(size, f"each size in the shape of {description}")
     start, end = (
-        json_fields.count(offset, f"each of the data_offsets of {what}")
-        for offset in json_fields.array(found["data_offsets"], f"data_offsets of {what}", 2)
+        json_fields.count(offset, f"each of the data_offsets of {description}")
+        for offset in json_fields.array(fields["data_offsets"], f"data_offsets of {description}", 2)
     )
     if end - start != math.prod(shape) * _SIZES[dtype]:
-        raise ValueError(f"{what} of shape {shape} and dtype {dtype} cannot have {end - start:,} bytes")
+        raise ValueError(f"{description} of shape {shape} and dtype {dtype} cannot have {end - start:,} bytes")
     return Tensor(dtype, tuple(shape), start, end - start)
 
 

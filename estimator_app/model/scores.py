@@ -36,18 +36,18 @@ class Scores:
           values: Arrays by name, from the evaluation's step.
         """
         is_example = values["weight"] > 0
-        found = {name: np.asarray(value)[is_example] for name, value in values.items()}
-        self._loss += float(np.sum(found["loss"], dtype=np.float64))
-        if "logits" in found:
-            self._logits.append(found["logits"])
-            self._labels.append(found["label"] > 0.5)
+        examples = {name: np.asarray(value)[is_example] for name, value in values.items()}
+        self._loss += float(np.sum(examples["loss"], dtype=np.float64))
+        if "logits" in examples:
+            self._logits.append(examples["logits"])
+            self._labels.append(examples["label"] > 0.5)
             return
-        labels, predicted, count = found["label"], found["predicted"], self._num_classes
+        labels, predicted, count = examples["label"], examples["predicted"], self._num_classes
         correct = predicted == labels
         self._examples += np.bincount(labels, minlength=count)
         self._correct += np.bincount(labels[correct], minlength=count)
         # A class that is tied with others for the fifth place does not count as found, unless it was chosen.
-        self._among_top += int(np.sum(correct | (found["rank"] <= TOP)))
+        self._among_top += int(np.sum(correct | (examples["rank"] <= TOP)))
         if len(self._confusion):
             self._confusion += np.bincount(labels.astype(np.int64) * count + predicted, minlength=count**2)
 
@@ -64,17 +64,17 @@ class Scores:
             loss = (np.logaddexp(0, exact) - labels * exact).mean(axis=1)
             self.add(values | {"loss": loss, "logits": logits})
             return
-        of_label = np.take_along_axis(exact, labels[:, None], axis=1)
-        loss = np.logaddexp.reduce(exact, axis=1) - of_label[:, 0]
-        rank = np.sum(~(exact < of_label), axis=1)
+        label_logits = np.take_along_axis(exact, labels[:, None], axis=1)
+        loss = np.logaddexp.reduce(exact, axis=1) - label_logits[:, 0]
+        rank = np.sum(~(exact < label_logits), axis=1)
         self.add(values | {"loss": loss, "predicted": logits.argmax(axis=1), "rank": rank})
 
     def results(self) -> dict[str, Any]:
         """Returns the metrics of all examples, by the names and with the meanings of metrics.results()."""
         with np.errstate(divide="ignore", invalid="ignore"):  # of classes without examples
-            return self._of_sets() if self._logits else self._of_labels()
+            return self._set_metrics() if self._logits else self._label_metrics()
 
-    def _of_labels(self) -> dict[str, Any]:
+    def _label_metrics(self) -> dict[str, Any]:
         total, present = int(self._examples.sum()), self._examples > 0
         recall = self._correct / self._examples
         metrics: dict[str, Any] = {
@@ -90,18 +90,18 @@ class Scores:
             metrics["confusion_matrix"] = self._confusion.reshape(self._num_classes, self._num_classes)
         return metrics
 
-    def _of_sets(self) -> dict[str, Any]:
-        logits, is_of = np.concatenate(self._logits), np.concatenate(self._labels)
-        is_found, total = logits >= 0, len(logits)  # a probability of at least 0.5
-        positive, found = is_of.sum(axis=0), is_found.sum(axis=0)
-        both = (is_of & is_found).sum(axis=0)
+    def _set_metrics(self) -> dict[str, Any]:
+        logits, targets = np.concatenate(self._logits), np.concatenate(self._labels)
+        is_predicted, total = logits >= 0, len(logits)  # a probability of at least 0.5
+        positive, predicted = targets.sum(axis=0), is_predicted.sum(axis=0)
+        both = (targets & is_predicted).sum(axis=0)
         present = positive > 0
-        precision = average_precision(logits, is_of)
-        f1 = np.where(present, 2 * both / (positive + found), np.nan)
-        wrong = int((positive + found - 2 * both).sum())
+        precision = average_precision(logits, targets)
+        f1 = np.where(present, 2 * both / (positive + predicted), np.nan)
+        wrong = int((positive + predicted - 2 * both).sum())
         return {
             "num_examples": total,
-            "accuracy": 1 - wrong / (total * is_of.shape[1]),
+            "accuracy": 1 - wrong / (total * targets.shape[1]),
             "cross_entropy": np.float64(self._loss) / total,
             "recall": both / positive,
             "mean_recall": (both / positive)[present].mean(),
@@ -112,20 +112,20 @@ class Scores:
         }
 
 
-def average_precision(logits: Array, is_of: Array) -> npt.NDArray[np.float64]:
+def average_precision(logits: Array, targets: Array) -> npt.NDArray[np.float64]:
     """Returns the average precision of each class, [K]; NaN for a class without examples.
 
     As metrics.average_precision(): examples with the same score count together.
 
     Args:
       logits: [N, K] float32.
-      is_of: [N, K] bool: whether an example has the class.
+      targets: [N, K] bool: whether an example has the class.
     """
-    found = []
-    for scores, of_class in zip(-logits.T, is_of.T, strict=True):
+    precisions = []
+    for scores, hits in zip(-logits.T, targets.T, strict=True):
         order = np.argsort(scores, kind="stable")
-        scores, of_class = scores[order], of_class[order]
+        scores, hits = scores[order], hits[order]
         last = np.searchsorted(scores, scores, side="right") - 1  # of the examples with the same score
-        precision = np.cumsum(of_class)[last] / (last + 1)
-        found.append(np.sum(precision[of_class]) / np.sum(of_class))
-    return np.array(found, np.float64)
+        precision = np.cumsum(hits)[last] / (last + 1)
+        precisions.append(np.sum(precision[hits]) / np.sum(hits))
+    return np.array(precisions, np.float64)

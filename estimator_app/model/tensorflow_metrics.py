@@ -31,47 +31,47 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
     if labels.shape.rank == 2:
         return _sums_of_sets(logits, labels, losses, weight)
     num_classes = logits.shape[1]
-    found = tf.argmax(logits, axis=1, output_type=labels.dtype)
+    predicted = tf.argmax(logits, axis=1, output_type=labels.dtype)
     # Counts are int32: in float32, adding 1 has no effect above 2^24.
     ones = tf.cast(weight, tf.int32)
-    correct = ones * tf.cast(tf.equal(found, labels), tf.int32)
+    correct = ones * tf.cast(tf.equal(predicted, labels), tf.int32)
     sums = {
         "loss": tf.reduce_sum(losses * weight),
         "examples": tf.math.unsorted_segment_sum(ones, labels, num_classes),
         "correct": tf.math.unsorted_segment_sum(correct, labels, num_classes),
     }
     if num_classes > TOP:
-        of_label = tf.gather(logits, labels[:, None], batch_dims=1)
+        label_logits = tf.gather(logits, labels[:, None], batch_dims=1)
         # A class that is tied with others for the fifth place does not count as found, unless argmax has chosen it;
         # tf.math.in_top_k would count all tied classes. logical_not(<) instead of >= counts NaN logits as larger.
         # at_least counts the label itself too.
-        at_least = tf.reduce_sum(tf.cast(tf.logical_not(logits < of_label), tf.int32), axis=1)
+        at_least = tf.reduce_sum(tf.cast(tf.logical_not(logits < label_logits), tf.int32), axis=1)
         sums["among_top"] = tf.reduce_sum(tf.maximum(correct, ones * tf.cast(at_least <= TOP, tf.int32)))
     if num_classes <= CONFUSION_UP_TO:
         # tf.math.confusion_matrix computes in int64, which a TPU emulates.
-        cells = tf.math.unsorted_segment_sum(ones, labels * num_classes + found, num_classes**2)
+        cells = tf.math.unsorted_segment_sum(ones, labels * num_classes + predicted, num_classes**2)
         sums["confusion"] = tf.reshape(cells, [num_classes, num_classes])
     return sums
 
 
 # Average precision depends on the order of all examples, so that their scores are kept instead of a sum:
 # logits [N, K] float32, labels [N, K] bool, whether each is an example [N] bool.
-KEPT = ("scores", "targets", "are_examples")
+PER_EXAMPLE = ("scores", "targets", "are_examples")
 
 
 def _sums_of_sets(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
     ones = tf.cast(weight, tf.int32)[:, None]
-    positive, found = labels > 0.5, logits >= 0  # a probability of at least 0.5
+    positive, predicted = labels > 0.5, logits >= 0  # a probability of at least 0.5
 
-    def count(chosen: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(ones * tf.cast(chosen, tf.int32), axis=0)
+    def count(mask: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(ones * tf.cast(mask, tf.int32), axis=0)
 
     return {
         "loss": tf.reduce_sum(losses * weight),
         "num_examples": tf.reduce_sum(ones),
         "positive": count(positive),
-        "found": count(found),
-        "both": count(tf.logical_and(positive, found)),
+        "found": count(predicted),
+        "both": count(tf.logical_and(positive, predicted)),
         "scores": logits,
         "targets": positive,
         "are_examples": weight > 0,
@@ -83,7 +83,7 @@ def added(totals: Mapping[str, tf.Tensor], sums: Mapping[str, tf.Tensor]) -> dic
     if not totals:
         return dict(sums)
     return {
-        name: tf.concat([totals[name], value], 0) if name in KEPT else totals[name] + value
+        name: tf.concat([totals[name], value], 0) if name in PER_EXAMPLE else totals[name] + value
         for name, value in sums.items()
     }
 
@@ -100,14 +100,14 @@ def average_precision(scores: tf.Tensor, targets: tf.Tensor, are_examples: tf.Te
       are_examples: [N] bool: False for padding, which does not count.
     """
     ascending = tf.transpose(tf.boolean_mask(-scores, are_examples))  # [K, N], the most likely examples first
-    of_class = tf.transpose(tf.boolean_mask(targets, are_examples))
+    hits = tf.transpose(tf.boolean_mask(targets, are_examples))
     order = tf.argsort(ascending, axis=1)
     ascending = tf.gather(ascending, order, batch_dims=1)
-    of_class = tf.cast(tf.gather(of_class, order, batch_dims=1), tf.float64)
+    hits = tf.cast(tf.gather(hits, order, batch_dims=1), tf.float64)
     last = tf.searchsorted(ascending, ascending, side="right") - 1  # of the examples with the same score
-    true = tf.gather(tf.cumsum(of_class, axis=1), last, batch_dims=1)
+    true = tf.gather(tf.cumsum(hits, axis=1), last, batch_dims=1)
     precision = true / tf.cast(last + 1, tf.float64)
-    return tf.reduce_sum(precision * of_class, axis=1) / tf.reduce_sum(of_class, axis=1)
+    return tf.reduce_sum(precision * hits, axis=1) / tf.reduce_sum(hits, axis=1)
 
 
 def results(sums: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,16 +148,16 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _results_of_sets(sums: Mapping[str, Any]) -> dict[str, Any]:
-    counts = {name: tf.cast(sums[name], tf.float64) for name in sums if name not in KEPT}
-    positive, found, both, num_examples = (counts[name] for name in ("positive", "found", "both", "num_examples"))
-    precision = average_precision(*(tf.convert_to_tensor(sums[name]) for name in KEPT))
-    f1 = 2 * both / (positive + found)
+    counts = {name: tf.cast(sums[name], tf.float64) for name in sums if name not in PER_EXAMPLE}
+    positive, predicted, both, num_examples = (counts[name] for name in ("positive", "found", "both", "num_examples"))
+    precision = average_precision(*(tf.convert_to_tensor(sums[name]) for name in PER_EXAMPLE))
+    f1 = 2 * both / (positive + predicted)
     present = positive > 0
 
     def mean(values: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(tf.boolean_mask(values, present))
 
-    wrong = tf.reduce_sum(positive + found - 2 * both)
+    wrong = tf.reduce_sum(positive + predicted - 2 * both)
     return {
         "num_examples": num_examples,
         "accuracy": 1 - wrong / (num_examples * positive.shape[0]),
@@ -181,7 +181,7 @@ def streaming(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: t
     add = tf.group(
         *(
             total.assign(tf.concat([total, sums[name]], 0), read_value=False)
-            if name in KEPT
+            if name in PER_EXAMPLE
             else total.assign_add(sums[name])
             for name, total in totals.items()
         )
@@ -190,14 +190,14 @@ def streaming(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: t
 
 
 def _local_variable(name: str, like: tf.Tensor) -> tf.Variable:
-    """Returns a local variable of zeros, or for KEPT of no rows at first, which is not saved in checkpoints."""
-    shape = like.shape if name not in KEPT else tf.TensorShape([None, *like.shape[1:]])
-    begin = like.shape if name not in KEPT else [0, *like.shape[1:]]
+    """Returns a local variable of zeros, or for PER_EXAMPLE of no rows at first, which is not saved in checkpoints."""
+    shape = like.shape if name not in PER_EXAMPLE else tf.TensorShape([None, *like.shape[1:]])
+    begin = like.shape if name not in PER_EXAMPLE else [0, *like.shape[1:]]
     collections = [v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES]
     return v1.Variable(
         lambda: tf.zeros(begin, like.dtype),  # a function, as on a TPU the metrics are created inside a while loop
         shape=shape,
-        validate_shape=name not in KEPT,
+        validate_shape=name not in PER_EXAMPLE,
         trainable=False,
         collections=collections,
         use_resource=True,

@@ -23,7 +23,7 @@ from estimator_app.runtime import files
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
 MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
-OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
+VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
 _FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(npz|index|meta|data-[0-9]{5}-of-[0-9]{5})")
 _LAST_FILES = ("index", "npz")  # endings of the files that are written last
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
@@ -41,8 +41,8 @@ def unreadable_errors() -> tuple[type[Exception], ...]:
     TensorFlow's C++ code also raises built-in Python exceptions.
     """
     tensorflow = sys.modules.get("tensorflow")
-    own = (IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
-    return (*own, tensorflow.errors.OpError) if tensorflow else own
+    errors = (IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+    return (*errors, tensorflow.errors.OpError) if tensorflow else errors
 
 
 def open_checkpoint(path: str) -> Any:
@@ -67,8 +67,8 @@ def latest_checkpoint(model_dir: str) -> str | None:
       ValueError: It names something else than a checkpoint of this folder, or there are checkpoints of later steps than
         0 but no file `checkpoint`.
     """
-    named = _named(model_dir)
-    if named is None:
+    name = _latest_name(model_dir)
+    if name is None:
         trained = [step for step in steps(model_dir) if step]  # a run killed at its start leaves step 0 only
         if trained:
             listed = ", ".join(map(str, steps(model_dir)))
@@ -79,7 +79,7 @@ def latest_checkpoint(model_dir: str) -> str | None:
                 "--model_dir"
             )
         return None
-    path = f"{model_dir}/{named}"
+    path = f"{model_dir}/{name}"
     if not files.exists(main_file(path)):
         raise DamagedCheckpoint(f"{main_file(path)!r} of the last checkpoint is missing")
     return path
@@ -102,7 +102,7 @@ def has_checkpoint(model_dir: str) -> bool:
 
 def steps(model_dir: str) -> list[int]:
     """Returns the steps for which a folder holds checkpoint files, in ascending order."""
-    return sorted({int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name))})
+    return sorted({int(match[1]) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))})
 
 
 def step_of(path: str) -> int:
@@ -114,9 +114,9 @@ def step_of(path: str) -> int:
     name = "global_step"
     try:
         reader = open_checkpoint(path)
-        return int(reader.get_tensor(name if reader.has_tensor(name) else name + OF_OBJECT))
+        return int(reader.get_tensor(name if reader.has_tensor(name) else name + VARIABLE_SUFFIX))
     except unreadable_errors() as error:
-        raise DamagedCheckpoint(_said(path, error)) from error
+        raise DamagedCheckpoint(_error_line(path, error)) from error
 
 
 def damage(path: str) -> str:
@@ -132,7 +132,7 @@ def damage(path: str) -> str:
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
     except unreadable_errors() as error:
-        return _said(path, error)
+        return _error_line(path, error)
     return ""
 
 
@@ -154,13 +154,13 @@ def newest_whole(model_dir: str) -> tuple[str | None, str]:
         wrong = str(error)
     if not wrong:
         return last, ""
-    path = next(iter(whole(model_dir, besides=last)), None)
+    path = next(iter(intact_checkpoints(model_dir, besides=last)), None)
     if path is None:
         raise ValueError(f"{wrong}, and {model_dir!r} has no other intact checkpoint; use another --model_dir")
     return path, wrong
 
 
-def whole(model_dir: str, besides: str | None = None) -> list[str]:
+def intact_checkpoints(model_dir: str, besides: str | None = None) -> list[str]:
     """Returns the paths of a folder's intact checkpoints except `besides`, newest first; reads all of them."""
     paths = [f"{model_dir}/{NAME}-{step}" for step in reversed(steps(model_dir))]
     return [path for path in paths if path != besides and not damage(path)]
@@ -188,9 +188,9 @@ def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> No
       steps_per_eval: Steps between evaluations.
     """
     removed = {step for step in finished_steps(model_dir)[:-MAX_TO_KEEP] if step <= evaluated or step % steps_per_eval}
-    found = [(name, match) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))]
+    entries = [(name, match) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))]
     # The index first: what is left of an interrupted removal is not taken for a checkpoint.
-    for name, match in sorted(found, key=lambda one: one[1][2] not in _LAST_FILES):
+    for name, match in sorted(entries, key=lambda one: one[1][2] not in _LAST_FILES):
         if int(match[1]) in removed:
             with contextlib.suppress(FileNotFoundError):
                 files.remove(f"{model_dir}/{name}")
@@ -210,8 +210,8 @@ def check_unshared(model_dir: str, step: int) -> None:
       ValueError: A checkpoint file of a step later than `step` has a second hard link.
     """
     for name in files.names(model_dir) if "://" not in model_dir else ():
-        path, found = f"{model_dir}/{name}", _FILE.fullmatch(name)
-        if found and int(found[1]) > step and os.lstat(path).st_nlink > 1:
+        path, match = f"{model_dir}/{name}", _FILE.fullmatch(name)
+        if match and int(match[1]) > step and os.lstat(path).st_nlink > 1:
             raise ValueError(
                 f"{path!r} has a second hard link, and training from step {max(0, step)} on would overwrite both; "
                 "remove it"
@@ -226,7 +226,7 @@ def name_last(model_dir: str, path: str) -> None:
     files.write(f"{model_dir}/{STATE_NAME}", "".join(f"{line}\n" for line in lines))
 
 
-def _named(model_dir: str) -> str | None:
+def _latest_name(model_dir: str) -> str | None:
     """Returns the name of the latest checkpoint, "model.ckpt-STEP", from the file `checkpoint`; None without the file.
 
     Raises:
@@ -243,22 +243,22 @@ def _named(model_dir: str) -> str | None:
     if not lines or not all(_NAMES.fullmatch(line) or _TIMES.fullmatch(line) for line in lines):
         raise DamagedCheckpoint(f"{path!r} is damaged: it does not say which checkpoint is the last")
     # Some of TensorFlow's savers write complete paths instead of names.
-    found = [match for match in map(_NAMES.fullmatch, lines) if match]
-    named = [(match[1], match[2].removeprefix(f"{model_dir}/")) for match in found]
-    for _, name in named:
+    matches = [match for match in map(_NAMES.fullmatch, lines) if match]
+    entries = [(match[1], match[2].removeprefix(f"{model_dir}/")) for match in matches]
+    for _, name in entries:
         if not re.fullmatch(re.escape(NAME) + "-[0-9]{1,18}", name):
             raise ValueError(
                 f"{path!r} names {name!r}, which is not a checkpoint in the same folder; train never writes such a "
                 f"file: if you trust the folder, replace {name!r} with a name such as {NAME}-5000, else use another "
                 "--model_dir"
             )
-    last = [name for key, name in named if key == "model_checkpoint_path"]
+    last = [name for key, name in entries if key == "model_checkpoint_path"]
     if len(last) != 1:
         raise DamagedCheckpoint(f"{path!r} is damaged: it names {len(last)} checkpoints as the last")
     return last[0]
 
 
-def _said(path: str, error: Exception) -> str:
+def _error_line(path: str, error: Exception) -> str:
     """Returns a one-line message that names the unreadable files of a checkpoint and the reason."""
     folder, _, name = path.rpartition("/")
     if files.exists(f"{path}{SUFFIX}"):
@@ -285,12 +285,12 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
       DamagedCheckpoint: It cannot be read.
     """
     try:
-        found = shapes(path)
+        actual = shapes(path)
     except unreadable_errors() as error:
-        raise DamagedCheckpoint(_said(path, error)) from error
+        raise DamagedCheckpoint(_error_line(path, error)) from error
     for name in sorted(needed):
-        if found.get(name) != needed[name]:
-            return f"has {name} with shape {found[name]}, not {needed[name]}" if name in found else f"has no {name}"
+        if actual.get(name) != needed[name]:
+            return f"has {name} with shape {actual[name]}, not {needed[name]}" if name in actual else f"has no {name}"
     return ""
 
 

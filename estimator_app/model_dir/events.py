@@ -109,19 +109,19 @@ def _numbers_of(*fields: tuple[int, int]) -> list[bytes]:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yields (number, value) of the fields of a serialized message; numbers of fixed size as their bytes."""
-    at = 0
+    offset = 0
 
     def number() -> int:
-        nonlocal at
+        nonlocal offset
         value = shift = 0
-        while at < len(message) and shift < 70:
-            byte = message[at]
-            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
+        while offset < len(message) and shift < 70:
+            byte = message[offset]
+            offset, value, shift = offset + 1, value | (byte & 0x7F) << shift, shift + 7
             if byte < 0x80:
                 return value
         raise ValueError("a number in it does not end")
 
-    while at < len(message):
+    while offset < len(message):
         key = number()
         kind = key & 7
         if kind == _VARINT:
@@ -130,7 +130,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         if kind not in (_EIGHT_BYTES, _BYTES, _FOUR_BYTES):
             raise ValueError(f"it has a field of the unknown kind {kind}")
         size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(kind) or number()
-        if len(message) - at < size:
+        if len(message) - offset < size:
             raise ValueError("it is cut off")
-        yield key >> 3, message[at : at + size]
-        at += size
+        yield key >> 3, message[offset : offset + size]
+        offset += size

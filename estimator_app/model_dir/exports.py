@@ -28,7 +28,7 @@ ExportFormat = Literal["saved_model", "stablehlo"]
 FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 KINDS = ("last", "best")
 NUMBER = re.compile("[0-9]{1,18}")  # name of an export; str.isdigit() would also accept non-ASCII digits
-_WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that are written into an export folder
+_FOLDER_NAME = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that are written into an export folder
 
 
 class Entry(TypedDict):
@@ -65,7 +65,7 @@ def check_export_dir(export_dir: str) -> None:
     files.check_no_pattern(export_dir)
     for parent in (folder(export_dir, kind) for kind in KINDS if "://" not in export_dir):
         for name in os.listdir(parent) if os.path.isdir(parent) else ():
-            if _WRITTEN.fullmatch(name) and os.path.islink(f"{parent}/{name}"):
+            if _FOLDER_NAME.fullmatch(name) and os.path.islink(f"{parent}/{name}"):
                 raise ValueError(
                     f"{parent!r} contains a symlink, {name!r}, through which exports would be written or removed "
                     "elsewhere; remove it, or use another --export_dir"
@@ -98,14 +98,14 @@ def prune_exports(
     Raises:
       ValueError: An export to be removed is listed in exports.json but is not of this run.
     """
-    found = read_kept(model_dir, kind)
-    elsewhere = [entry for entry in found if entry["path"].rpartition("/")[0] != parent]
-    kept = [entry for entry in found if entry not in elsewhere]
-    if not kept or kept[-1]["step"] != step:
-        kept.append({"step": step, "path": export()})
+    entries = read_complete_exports(model_dir, kind)
+    elsewhere = [entry for entry in entries if entry["path"].rpartition("/")[0] != parent]
+    exports = [entry for entry in entries if entry not in elsewhere]
+    if not exports or exports[-1]["step"] != step:
+        exports.append({"step": step, "path": export()})
         # Written before anything is removed: an export that is not listed would never be removed.
-        _write(model_dir, kind, [*elsewhere, *kept])
-    for entry in kept[:-num]:
+        _write(model_dir, kind, [*elsewhere, *exports])
+    for entry in exports[:-num]:
         if not is_ours(entry["path"]):
             raise ValueError(
                 f"{model_dir}/{EXPORTS_NAME} lists {entry['path']!r}, which is not an export of this run; remove it "
@@ -116,8 +116,8 @@ def prune_exports(
             if files.exists(f"{entry['path']}/{name}"):
                 files.remove(f"{entry['path']}/{name}")
         files.remove_folder(entry["path"])
-    _write(model_dir, kind, [*elsewhere, *kept[-num:]])
-    return str(kept[-1]["path"])
+    _write(model_dir, kind, [*elsewhere, *exports[-num:]])
+    return str(exports[-1]["path"])
 
 
 def program_name(path: str) -> str:
@@ -130,10 +130,10 @@ def is_complete(path: str) -> bool:
     return any(files.exists(f"{path}/{name}") for name in PROGRAM_NAMES)
 
 
-def read_kept(model_dir: str, kind: str) -> list[Entry]:
+def read_complete_exports(model_dir: str, kind: str) -> list[Entry]:
     """Returns the entries of read_exports() of a kind whose SavedModels still exist, oldest first."""
-    known = read_exports(model_dir).get(kind, [])
-    return [entry for entry in known if is_complete(entry["path"])]
+    entries = read_exports(model_dir).get(kind, [])
+    return [entry for entry in entries if is_complete(entry["path"])]
 
 
 def read_exports(model_dir: str) -> dict[str, list[Entry]]:
@@ -144,10 +144,10 @@ def read_exports(model_dir: str) -> dict[str, list[Entry]]:
     """
     path = f"{model_dir}/{EXPORTS_NAME}"
     try:
-        found = json_fields.load(files.read_text(path))
-        if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
+        lists = json_fields.load(files.read_text(path))
+        if not isinstance(lists, dict) or not lists.keys() <= {*KINDS}:
             raise ValueError(f"its keys must be {' and '.join(map(repr, KINDS))}")
-        return {kind: [_entry(fields, model_dir) for fields in found[kind]] for kind in found}
+        return {kind: [_entry(fields, model_dir) for fields in lists[kind]] for kind in lists}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
@@ -178,8 +178,8 @@ def _entry(fields: dict[str, Any], model_dir: str) -> Entry:
     return {"step": fields["step"], "path": export_path(fields["path"], model_dir)}
 
 
-def _write(model_dir: str, kind: str, kept: list[Entry]) -> None:
-    lists = read_exports(model_dir) | {kind: kept}
+def _write(model_dir: str, kind: str, exports: list[Entry]) -> None:
+    lists = read_exports(model_dir) | {kind: exports}
     stored = {
         kind: [{**entry, "path": stored_path(entry["path"], model_dir)} for entry in entries]
         for kind, entries in lists.items()

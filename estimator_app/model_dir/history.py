@@ -81,9 +81,9 @@ def write_by_class(model_dir: str, metrics: Metrics, classes: Sequence[str]) -> 
     figures: dict[str, Sequence[float | None]] = {"recall": metrics.recall}
     if metrics.confusion:
         counts = np.array(metrics.confusion)
-        found, examples, right = counts.sum(axis=0), counts.sum(axis=1), np.diag(counts)
-        figures = {"examples": examples.tolist(), "precision": _shares(right, found)} | figures
-        figures["f1"] = _shares(2 * right, found + examples)
+        predicted, examples, right = counts.sum(axis=0), counts.sum(axis=1), np.diag(counts)
+        figures = {"examples": examples.tolist(), "precision": _shares(right, predicted)} | figures
+        figures["f1"] = _shares(2 * right, predicted + examples)
     elif metrics.average_precision:
         figures |= {"average_precision": metrics.average_precision, "f1": metrics.f1}
     text = io.StringIO()
@@ -94,9 +94,9 @@ def write_by_class(model_dir: str, metrics: Metrics, classes: Sequence[str]) -> 
     files.write(f"{model_dir}/{BY_CLASS_NAME}/{metrics.step}.csv", text.getvalue())
 
 
-def _shares(part: NDArray[np.int64], whole: NDArray[np.int64]) -> list[float | None]:
-    """Returns part / whole for each class; None where whole is 0."""
-    return [int(one) / int(all_) if all_ else None for one, all_ in zip(part, whole, strict=True)]
+def _shares(part: NDArray[np.int64], total: NDArray[np.int64]) -> list[float | None]:
+    """Returns part / total for each class; None where total is 0."""
+    return [int(one) / int(all_) if all_ else None for one, all_ in zip(part, total, strict=True)]
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
@@ -130,8 +130,8 @@ def best(rows: Sequence[Row], metric: str) -> Row | None:
 
 def is_stale(rows: Sequence[Row], metric: str, patience: int) -> bool:
     """Returns whether none of the last `patience` evaluations beat the best one before them; False if patience is 0."""
-    found = best(rows, metric) if patience else None
-    return found is not None and len(rows) - 1 - list(rows).index(found) >= patience
+    best_row = best(rows, metric) if patience else None
+    return best_row is not None and len(rows) - 1 - list(rows).index(best_row) >= patience
 
 
 def is_better_low(metric: str) -> bool:

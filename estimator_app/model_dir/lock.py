@@ -24,7 +24,7 @@ from estimator_app.runtime import files
 LOCK_NAME = ".lock"
 EVAL_LOCK_NAME = ".eval.lock"
 _DOES = {LOCK_NAME: "training", EVAL_LOCK_NAME: "evaluating"}
-_WRITTEN = re.compile(r"(process [0-9]+ of [\w.-]+) \([0-9a-f]{32}\)")
+_CLAIM = re.compile(r"(process [0-9]+ of [\w.-]+) \([0-9a-f]{32}\)")
 _BYTES = 300  # fixed size: TensorFlow caches a file's size for 5 s and reports a file of another size as damaged
 
 
@@ -73,15 +73,15 @@ def claim_lock(model_dir: str, name: str = LOCK_NAME) -> Callable[[], None]:
     if not files.is_in_bucket(model_dir):
         return lambda: None
     path, this = f"{model_dir}/{name}", f"process {os.getpid()} of {socket.gethostname()}"
-    written = f"{this} ({uuid.uuid4().hex})".ljust(_BYTES)
-    files.write(path, written)
+    claim = f"{this} ({uuid.uuid4().hex})".ljust(_BYTES)
+    files.write(path, claim)
 
     def check() -> None:
         with contextlib.suppress(FileNotFoundError):
-            found = files.read_text(path)
-            if found != written:
-                named = _WRITTEN.fullmatch(found.rstrip())
-                other = named[1] if named else "another process"
+            content = files.read_text(path)
+            if content != claim:
+                match = _CLAIM.fullmatch(content.rstrip())
+                other = match[1] if match else "another process"
                 raise ValueError(f"{other} has started {_DOES[name]} in {model_dir!r}, so this one ({this}) ends")
 
     return check

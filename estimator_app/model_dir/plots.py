@@ -68,7 +68,7 @@ def draw_curves(
     """
     from matplotlib.figure import Figure
 
-    split, found = _short(rows[-1].split), best(rows, metric)
+    split, best_row = _short(rows[-1].split), best(rows, metric)
     training = {name: _thinned(points) for name, points in (training or {}).items()}
     for name, column in (("train/loss", "train_loss"), ("train/learning_rate", "learning_rate")):
         training.setdefault(name, _points(rows, column))
@@ -79,19 +79,19 @@ def draw_curves(
     figure = Figure(figsize=(4 * (len(panels) + 1), 3.6))
     # Fixed margins: with an automatic layout, matplotlib would draw the figure twice.
     figure.subplots_adjust(left=0.6 / figure.get_figwidth(), right=0.99, bottom=0.15, top=0.9, wspace=0.2)
-    *of_panels, last = figure.subplots(1, len(panels) + 1)
-    for axes, (title, names) in zip(of_panels, panels, strict=True):
+    *panel_axes, last = figure.subplots(1, len(panels) + 1)
+    for axes, (title, names) in zip(panel_axes, panels, strict=True):
         scale = 1 if title == "loss" else 100
         if title == "loss":
             axes.plot(*_columns(training["train/loss"]), "-", c=_GREY, lw=1, label="training")
         for name, color in zip(names, itertools.cycle((_BLUE, _GREEN, _PURPLE))):
-            said = split if len(names) == 1 else f"{split}, {_short(name.replace('_', ' '))}"
+            label = split if len(names) == 1 else f"{split}, {_short(name.replace('_', ' '))}"
             points = [(step, scale * value) for step, value in _points(rows, name)]
-            axes.plot(*_columns(points), ".-", c=color, label=said, clip_on=False)
-            if found and name == metric:
-                best_of = f"best: step {found.step}"
-                where = found.step, scale * found.values[name]
-                axes.plot(*where, "o", mfc="none", ms=12, mew=1.5, c=_VERMILION, label=best_of, clip_on=False)
+            axes.plot(*_columns(points), ".-", c=color, label=label, clip_on=False)
+            if best_row and name == metric:
+                best_label = f"best: step {best_row.step}"
+                where = best_row.step, scale * best_row.values[name]
+                axes.plot(*where, "o", mfc="none", ms=12, mew=1.5, c=_VERMILION, label=best_label, clip_on=False)
         if scale == 100:
             _limit_percents(axes, [100 * value for name in names for _, value in _points(rows, name)])
         axes.set(title=title)
@@ -99,7 +99,7 @@ def draw_curves(
     last.plot(*_columns(training["train/learning_rate"]), "-", c=_GREY, lw=1.5)
     last.set(title="learning rate")
     last.set_ylim(bottom=0)
-    for axes in (*of_panels, last):
+    for axes in (*panel_axes, last):
         axes.set(xlabel="step")
         axes.grid(alpha=0.3)
     return _png(figure)
@@ -155,17 +155,17 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     bars = place(side + 0.12, 0, 1.0, side)
     is_right = np.eye(len(counts), dtype=bool)
     for number, (color, mask) in enumerate((("Blues", ~is_right), ("Oranges", is_right))):
-        shown = np.where(mask | (counts == 0), np.nan, shares)  # NaN is not drawn
+        cells = np.where(mask | (counts == 0), np.nan, shares)  # NaN is not drawn
         norm = PowerNorm(0.4, vmin=0, vmax=1)
-        image = axes.imshow(shown, cmap=_visible(color), norm=norm, interpolation="nearest")
+        image = axes.imshow(cells, cmap=_visible(color), norm=norm, interpolation="nearest")
         scale = place(side + 1.35 + 0.16 * number, side / 10, 0.14, 0.8 * side)
-        drawn = figure.colorbar(image, scale, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1] if number else [])
-        drawn.set_label("share of the true class: right (blue), wrong (orange)" if number else "")
+        colorbar = figure.colorbar(image, scale, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1] if number else [])
+        colorbar.set_label("share of the true class: right (blue), wrong (orange)" if number else "")
         if number:
-            drawn.set_ticklabels(["0 %", "1 %", "5 %", "20 %", "50 %", "100 %"])
-    said = str(dataclasses.replace(metrics, split=_short(metrics.split)))
+            colorbar.set_ticklabels(["0 %", "1 %", "5 %", "20 %", "50 %", "100 %"])
+    title = str(dataclasses.replace(metrics, split=_short(metrics.split)))
     axes.set(xlabel="predicted class", ylabel="true class")
-    axes.set_title(said.replace(", loss", "\nloss") + f", step {metrics.step}")
+    axes.set_title(title.replace(", loss", "\nloss") + f", step {metrics.step}")
     edges = np.arange(len(counts) + 1) - 0.5
     bars.stairs(np.nan_to_num(100 * recall), edges, orientation="horizontal", fill=True, color=_BLUE, alpha=0.35)
     bars.set(xlim=(0, 100), ylim=axes.get_ylim(), yticks=[], xticks=[0, 50, 100], title="recall, %")
@@ -174,9 +174,9 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)
     if len(classes) <= _MOST_COUNTS:
-        for true, found in zip(*np.nonzero(counts), strict=True):
-            color = "white" if shares[true, found] > 0.3 else "black"
-            axes.text(found, true, f"{counts[true, found]}", ha="center", va="center", color=color, fontsize=8)
+        for true, predicted in zip(*np.nonzero(counts), strict=True):
+            color = "white" if shares[true, predicted] > 0.3 else "black"
+            axes.text(predicted, true, f"{counts[true, predicted]}", ha="center", va="center", color=color, fontsize=8)
     if names:
         for true, value in enumerate(recall):
             text = "–" if np.isnan(value) else f"{100 * value:.1f}"
@@ -221,13 +221,13 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
     """
     if len(config.classes) <= _FEW_CLASSES:
         rows = [dataclasses.replace(row, values=_without_top(row.values)) for row in rows]
-    drawn = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
+    pictures = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
     if metrics.confusion:
-        drawn["confusion"] = draw_confusion(metrics, config.classes)
-    for name, png in drawn.items():
+        pictures["confusion"] = draw_confusion(metrics, config.classes)
+    for name, png in pictures.items():
         files.write(f"{model_dir}/{name}.png", png)
-    _write_images(model_dir, metrics.step, drawn)
-    return [f"{model_dir}/{name}.png" for name in drawn]
+    _write_images(model_dir, metrics.step, pictures)
+    return [f"{model_dir}/{name}.png" for name in pictures]
 
 
 _FEW_CLASSES = 10  # of these, five are half
@@ -251,7 +251,7 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
         return _read_own_curves(model_dir)
     import tensorflow as tf
 
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     room = _MOST_EVENT_BYTES
     for name in files.names(model_dir):
         path = f"{model_dir}/{name}"
@@ -268,13 +268,13 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
                     if value.tag in _TRAINING_CURVES and not value.tensor.tensor_shape.dim:
                         is_tensor = value.HasField("tensor")
                         number = tf.make_ndarray(value.tensor) if is_tensor else value.simple_value
-                        found.setdefault(value.tag, {})[int(event.step)] = float(number)
-    return {name: sorted(points.items()) for name, points in found.items()}
+                        curves.setdefault(value.tag, {})[int(event.step)] = float(number)
+    return {name: sorted(points.items()) for name, points in curves.items()}
 
 
 def _read_own_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
     """Returns the same of event files that events.py has written."""
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     room = _MOST_EVENT_BYTES
     for name in files.names(model_dir):
         if not name.startswith(PREFIX):
@@ -285,8 +285,8 @@ def _read_own_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
                 break
             for tag, step, value in read_scalars(files.read_bytes(f"{model_dir}/{name}")):
                 if tag in _TRAINING_CURVES:
-                    found.setdefault(tag, {})[step] = value
-    return {name: sorted(points.items()) for name, points in found.items()}
+                    curves.setdefault(tag, {})[step] = value
+    return {name: sorted(points.items()) for name, points in curves.items()}
 
 
 def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> None:
@@ -365,9 +365,9 @@ def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:
     from tensorboard.plugins.hparams import api
 
     options = config.options()
-    plain = {name: value if isinstance(value, (bool, int, float)) else str(value) for name, value in options.items()}
+    values = {name: value if isinstance(value, (bool, int, float)) else str(value) for name, value in options.items()}
     with _writer(model_dir).as_default(0):
-        api.hparams(plain)
+        api.hparams(values)
 
 
 def _write_images(model_dir: str, step: int, pictures: Mapping[str, bytes]) -> None:

@@ -67,18 +67,18 @@ def check_free(model_dir: str) -> None:
         elsewhere; or something that is neither a file nor a folder; or TensorFlow would take its path for a pattern.
     """
     files.check_no_pattern(model_dir)
-    every = files.names(model_dir)
-    links = [name for name in every if os.path.islink(f"{model_dir}/{name}")]
+    names = files.names(model_dir)
+    links = [name for name in names if os.path.islink(f"{model_dir}/{name}")]
     if links:
         raise ValueError(
             f"{model_dir!r} contains a symlink, {links[0]!r}, through which training would write elsewhere; remove it "
             "(to write exports elsewhere, use --export_dir)"
         )
     files.check_plain(model_dir)
-    found = [name for name in every if not name.startswith(".")]
-    if CONFIG_NAME not in found:
+    visible = [name for name in names if not name.startswith(".")]
+    if CONFIG_NAME not in visible:
         # Earlier versions wrote config.json.tmp.
-        foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]
+        foreign = [name for name in visible if name != f"{CONFIG_NAME}.tmp"]
         if foreign:
             more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
             raise ValueError(
@@ -109,13 +109,13 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
     last, wrong = newest_whole(model_dir)
     if last:
         run = read_config(model_dir)
-        if found := run.differences(config, step_of(last)):
+        if differences := run.differences(config, step_of(last)):
             first = read_command(model_dir)
             repeat = f", or repeat its options{f': {first}' if first else ''}"
             if run.dataset == config.dataset and run.fingerprint != config.fingerprint:
                 repeat = ""  # the same command would be refused too, as the dataset was replaced
             raise ValueError(
-                f"{model_dir!r} holds another run: its {'; its '.join(found)}; use another --model_dir{repeat}"
+                f"{model_dir!r} holds another run: its {'; its '.join(differences)}; use another --model_dir{repeat}"
             )
     check_unshared(model_dir, step_of(last) if last else -1)
     files.make_folder(model_dir)
@@ -174,15 +174,15 @@ def command_for(verb: str, model_dir: str) -> str:
     return shlex.join(["jpeg2tpu", verb, *flags])
 
 
-def begun(model_dir: str) -> TrainConfig | None:
+def read_started(model_dir: str) -> TrainConfig | None:
     """Returns the options of the run in `model_dir`; None when there is no config.json or no checkpoint yet.
 
     Raises:
       ValueError: config.json cannot be parsed, or the folder holds something that is neither a file nor a folder.
     """
     files.check_plain(model_dir)
-    told = files.exists(f"{model_dir}/{CONFIG_NAME}")
-    return read_config(model_dir) if told and has_checkpoint(model_dir) else None
+    has_config = files.exists(f"{model_dir}/{CONFIG_NAME}")
+    return read_config(model_dir) if has_config and has_checkpoint(model_dir) else None
 
 
 def read_trained(model_dir: str) -> TrainConfig:

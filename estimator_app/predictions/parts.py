@@ -109,14 +109,14 @@ class Parts:
         files.check_plain(self.folder)
         present = set()
         for name in files.names(self.folder):
-            found = _PART.fullmatch(name)
-            if not found and not _TEMPORARY.fullmatch(name):
+            match = _PART.fullmatch(name)
+            if not match and not _TEMPORARY.fullmatch(name):
                 raise ValueError(
                     f"{self.folder!r} holds {name!r}, which is not a part of predictions; move it elsewhere"
                 )
-            number = int(found[1]) if found else len(self._lengths)
+            number = int(match[1]) if match else len(self._lengths)
             rows = self._lengths[number] if number < len(self._lengths) else None
-            if found and self._is_whole(
+            if match and self._is_whole(
                 f"{self.folder}/{name}", rows, f"remove {self.folder!r}, or choose another --output"
             ):
                 present.add(number)
@@ -160,17 +160,17 @@ def join_predictions(paths: Sequence[str], output: str) -> None:
       OSError: It cannot be written.
     """
     metadata = [_read_metadata(path) for path in paths]
-    origins = [(each and _origin_of(each)) or {} for each in metadata]
+    origins = [(entry and _origin_of(entry)) or {} for entry in metadata]
     joined = {name: [origin.get(name) for origin in origins] for name in ("model", "split")}
     schema = pq.read_schema(pa.BufferReader(_content(paths[0])))
-    whole = Parts(output, schema, origins[0] | joined, [each.num_rows if each else 0 for each in metadata])
-    if whole.is_complete:
+    parts = Parts(output, schema, origins[0] | joined, [entry.num_rows if entry else 0 for entry in metadata])
+    if parts.is_complete:
         return
-    files.make_folder(whole.folder)
-    with files.writing(output, whole.folder) as file, whole.writer(file) as writer:
+    files.make_folder(parts.folder)
+    with files.writing(output, parts.folder) as file, parts.writer(file) as writer:
         for path in paths:
             writer.write_table(_read_table(path))
-    whole.remove()
+    parts.remove()
 
 
 def _read_table(path: str) -> pa.Table:

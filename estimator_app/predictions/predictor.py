@@ -17,7 +17,7 @@ from estimator_app.model_dir.checkpoints import main_file
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
 from estimator_app.runtime import files
-from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, of_images
+from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, run_on_files
 from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.saved_model.stablehlo import StableHloClassifier
 from tpu_input import from_infeed
@@ -49,7 +49,7 @@ class Predictor(NamedTuple):
         return isinstance(self.run, StableHloClassifier)
 
 
-def of_export(export_dir: str) -> Predictor:
+def load_export(export_dir: str) -> Predictor:
     """Returns the model of a SavedModel; see load_classifier() for the path.
 
     Raises:
@@ -65,7 +65,7 @@ def of_export(export_dir: str) -> Predictor:
     return Predictor(config, classifier.classes, digest, 0, classifier)
 
 
-def of_run(
+def load_run(
     model_dir: str,
     step: int | None = None,
     network: str | None = None,
@@ -89,7 +89,7 @@ def of_run(
     config = read_named(model_dir, network)
     checkpoint = find_checkpoint(model_dir, step)
     if config.trainer == "jax":
-        return _of_jax_run(config, model_dir, checkpoint, features)
+        return _load_jax_run(config, model_dir, checkpoint, features)
     import tensorflow as tf
 
     from estimator_app.model.losses import probabilities
@@ -113,40 +113,40 @@ def of_run(
             num_features = outputs[1].shape[-1]
             if num_features is None:
                 raise ValueError(f"--features={features}: the size of the layer's output depends on the image")
-        whole = tf.keras.Model(model.input, outputs)
+        full_model = tf.keras.Model(model.input, outputs)
     arrived = dataclasses.replace(config.input, layout="NHWC")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
     def decoded(encoded: tf.Tensor) -> tf.Tensor:
         return decode_files(encoded, arrived)
 
-    def of_replica(images: tf.Tensor) -> tf.Tensor:
-        found = whole(from_infeed(images, arrived), training=False)
-        logits, *others = found if isinstance(found, (list, tuple)) else [found]
+    def run_replica(images: tf.Tensor) -> tf.Tensor:
+        results = full_model(from_infeed(images, arrived), training=False)
+        logits, *others = results if isinstance(results, (list, tuple)) else [results]
         return tf.concat([probabilities(logits, config.task), *others], axis=1)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def rows(images: Any) -> tf.Tensor:
-        return strategy.gather(strategy.run(of_replica, args=(images,)), axis=0)
+        return strategy.gather(strategy.run(run_replica, args=(images,)), axis=0)
 
-    def in_parts(encoded: tf.Tensor) -> Array:
+    def run_batch(encoded: tf.Tensor) -> Array:
         count = len(encoded)
         images = tf.pad(decoded(encoded), [[0, batch_size - count], [0, 0], [0, 0], [0, 0]])  # one shape, compiled once
         parts = tf.split(images, replicas)
         values = strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
         )
-        found: Array = rows(values).numpy()[:count]
-        return found
+        result: Array = rows(values).numpy()[:count]
+        return result
 
     def run(encoded: Sequence[bytes]) -> list[Array | ValueError]:
-        return of_images(encoded, in_parts)
+        return run_on_files(encoded, run_batch)
 
     digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, num_features, run)
 
 
-def _of_jax_run(config: TrainConfig, model_dir: str, checkpoint: str, features: str | None) -> Predictor:
+def _load_jax_run(config: TrainConfig, model_dir: str, checkpoint: str, features: str | None) -> Predictor:
     """Returns the model of a checkpoint of --trainer=jax.
 
     Raises:

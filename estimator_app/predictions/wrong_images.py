@@ -55,14 +55,14 @@ def find_wrong(classifier: Classifier, manifest: Manifest, split: str, most: int
     """
     total = manifest.split(split).num_examples
     starts = np.linspace(0, max(0, total - _BATCH), min(MOST_EXAMINED, total) // _BATCH + 1, dtype=int)
-    chosen = [range(start, min(start + _BATCH, total)) for start in sorted({*starts.tolist()})]
-    found = {wrong.key: wrong for wrong in _wrong(classifier, manifest, split, chosen)}
-    return sorted(found.values(), key=lambda wrong: -wrong.probability)[:most]
+    ranges = [range(start, min(start + _BATCH, total)) for start in sorted({*starts.tolist()})]
+    by_key = {wrong.key: wrong for wrong in _wrong(classifier, manifest, split, ranges)}
+    return sorted(by_key.values(), key=lambda wrong: -wrong.probability)[:most]
 
 
-def _wrong(classifier: Classifier, manifest: Manifest, split: str, chosen: list[range]) -> Iterator[WrongImage]:
+def _wrong(classifier: Classifier, manifest: Manifest, split: str, ranges: list[range]) -> Iterator[WrongImage]:
     if on_jax():
-        yield from _wrong_by_number(classifier, manifest, split, chosen)
+        yield from _wrong_by_number(classifier, manifest, split, ranges)
         return
     import tensorflow as tf
 
@@ -74,7 +74,7 @@ def _wrong(classifier: Classifier, manifest: Manifest, split: str, chosen: list[
         key = tf.io.parse_single_example(serialized, {"image/key": tf.io.FixedLenFeature([], tf.string, "")})
         return number, key["image/key"], example["encoded"], example["label"]
 
-    for batch in records(manifest, split, chosen).map(example_of).batch(_BATCH).as_numpy_iterator():
+    for batch in records(manifest, split, ranges).map(example_of).batch(_BATCH).as_numpy_iterator():
         results = classifier(list(batch[2]))
         for number, key, encoded, label, result in zip(*batch, results, strict=True):
             if isinstance(result, ValueError) or not 0 <= label < len(classifier.classes):
@@ -87,11 +87,11 @@ def _wrong(classifier: Classifier, manifest: Manifest, split: str, chosen: list[
 
 
 def _wrong_by_number(
-    classifier: Classifier, manifest: Manifest, split: str, chosen: list[range]
+    classifier: Classifier, manifest: Manifest, split: str, ranges: list[range]
 ) -> Iterator[WrongImage]:
     """Yields the same, of records that are read without TensorFlow."""
     source = RecordSource(manifest, split)
-    for numbers in chosen:
+    for numbers in ranges:
         batch = [source[number] for number in numbers]
         for number, record, result in zip(numbers, batch, classifier([one.encoded for one in batch]), strict=True):
             if isinstance(result, ValueError) or not 0 <= record.label < len(classifier.classes):

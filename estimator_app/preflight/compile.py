@@ -34,7 +34,7 @@ def check_compile(
     batch: int,
     topology: Topology,
     layout: str | None,
-    of_size: Callable[[int], Source],
+    make_step: Callable[[int], Source],
     search: bool = False,
 ) -> tuple[Part, Program | None]:
     """Returns the findings about the compiled step, and the compiled step; None when it does not compile.
@@ -45,7 +45,7 @@ def check_compile(
       batch: Batch size per core.
       topology: The TPU.
       layout: Layout of the images as they are sent, "NHWC", "HWCN" or "HWNC"; None if JAX chooses it by itself.
-      of_size: Returns the step for another batch size per core.
+      make_step: Returns the step for another batch size per core.
       search: Whether to search for the largest batch size that fits even if `batch` fits; takes two to three times as
         long.
     """
@@ -56,20 +56,22 @@ def check_compile(
         return Part("compile", (_rejected(str(error)),)), None
     try:
         if search or isinstance(first, TooLarge):
-            largest = largest_batch(lambda other: compiler(of_size(other)), batch, first)
+            largest = largest_batch(lambda other: compiler(make_step(other)), batch, first)
     except ValueError as error:
         unknown = [Finding(UNKNOWN, f"the largest batch that fits is not known: {error}")]
     numbers: dict[str, object] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
         return Part("compile", (_too_large(first, "training", batch, largest, topology), *unknown), numbers), None
-    found = [_fits(first, "training", batch, largest, topology), _work(first, topology)]
-    found += _exchange(first, topology) if isinstance(step, JaxStep) else []  # else it is the step of one core
-    kept = list(tensors(first.text))
+    findings = [_fits(first, "training", batch, largest, topology), _work(first, topology)]
+    findings += _exchange(first, topology) if isinstance(step, JaxStep) else []  # else it is the step of one core
+    buffers = list(tensors(first.text))
     numbers |= {"flops": first.flops, "bytes_accessed": first.bytes_accessed, "memory": first.memory}
     numbers["memory_of_a_core"] = topology.memory_bytes
-    numbers["padding"] = sum(each.padded_bytes for each in kept) / max(1, sum(each.bytes for each in kept))
-    order = _layout(kept, batch, layout) if layout else ()
-    return Part("compile", (*found, *unknown, _padding(kept), *order), numbers), first
+    numbers["padding"] = sum(tensor.padded_bytes for tensor in buffers) / max(
+        1, sum(tensor.bytes for tensor in buffers)
+    )
+    order = _layout(buffers, batch, layout) if layout else ()
+    return Part("compile", (*findings, *unknown, _padding(buffers), *order), numbers), first
 
 
 def check_fits(
@@ -78,7 +80,7 @@ def check_fits(
     mode: str,
     batch: int,
     topology: Topology,
-    of_size: Callable[[int], Source],
+    make_step: Callable[[int], Source],
 ) -> Finding:
     """Returns the finding about the memory of a step of evaluation or prediction.
 
@@ -88,16 +90,16 @@ def check_fits(
       mode: "evaluation" or "prediction".
       batch: Batch size per core.
       topology: The TPU.
-      of_size: Returns the step for another batch size per core.
+      make_step: Returns the step for another batch size per core.
     """
     try:
-        found = compiler(step)
-        if isinstance(found, TooLarge):
-            largest = largest_batch(lambda other: compiler(of_size(other)), batch, found)
-            return _too_large(found, mode, batch, largest, topology)
+        result = compiler(step)
+        if isinstance(result, TooLarge):
+            largest = largest_batch(lambda other: compiler(make_step(other)), batch, result)
+            return _too_large(result, mode, batch, largest, topology)
     except ValueError as error:
         return _rejected(f"{mode}: {error}")
-    return _fits(found, mode, batch, None, topology)
+    return _fits(result, mode, batch, None, topology)
 
 
 def _rejected(why: str) -> Finding:
@@ -125,11 +127,11 @@ def check_jax_step(compiler: Compiler, name: str) -> Part:
     except ValueError as error:
         return Part("compile", (_rejected(str(error)),))
     if isinstance(program, TooLarge):
-        seen = (
+        message = (
             f"the step takes {program.needs / _GB:.2f} GiB per core, "
             f"{(program.needs - program.has) / _GB:.2f} GiB more than a core has"
         )
-        return Part("compile", (Finding(FAILS, seen, "use a smaller batch, or compute in bfloat16"),))
+        return Part("compile", (Finding(FAILS, message, "use a smaller batch, or compute in bfloat16"),))
     fits = Finding(GOOD, f"the step takes {program.bytes / _GB:.2f} GiB of memory per core")
     numbers = {"flops": program.flops, "bytes_accessed": program.bytes_accessed, "memory": program.memory}
     padding = _padding(list(tensors(program.text)))
@@ -140,10 +142,10 @@ def _exchange(program: Program, topology: Topology) -> list[Finding]:
     """Returns the finding about the sums over the cores; none for a single core."""
     if topology.num_cores == 1:
         return []
-    found = {name: len(re.findall(rf" {name}(?:-start)?\(", program.text)) for name in _COLLECTIVES}
-    if any(found.values()):
-        told = ", ".join(f"{count} {name}" for name, count in found.items() if count)
-        return [Finding(GOOD, f"the {topology.num_cores} cores exchange tensors: {told}")]
+    counts = {name: len(re.findall(rf" {name}(?:-start)?\(", program.text)) for name in _COLLECTIVES}
+    if any(counts.values()):
+        listing = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return [Finding(GOOD, f"the {topology.num_cores} cores exchange tensors: {listing}")]
     return [
         Finding(
             FAILS,
@@ -163,14 +165,14 @@ def _fits(program: Program, mode: str, batch: int, largest: int | None, topology
     )
 
 
-def _too_large(found: TooLarge, mode: str, batch: int, largest: int | None, topology: Topology) -> Finding:
+def _too_large(result: TooLarge, mode: str, batch: int, largest: int | None, topology: Topology) -> Finding:
     flag = _FLAGS[mode]
     smaller = f"a smaller {flag}" if largest is None else "a smaller network or images"
     advice = f"use {flag}={largest * topology.num_cores}" if largest else f"use {smaller}"
     return Finding(
         FAILS,
-        f"{mode}: a step with {batch} images per core takes {found.needs / _GB:.2f} GiB, "
-        f"{(found.needs - found.has) / _GB:.2f} GiB more than a core has"
+        f"{mode}: a step with {batch} images per core takes {result.needs / _GB:.2f} GiB, "
+        f"{(result.needs - result.has) / _GB:.2f} GiB more than a core has"
         + ("" if largest is None else f"; {largest} images fit"),
         f"{advice}, or --precision=bfloat16",
     )
@@ -193,26 +195,27 @@ def _work(program: Program, topology: Topology) -> Finding:
     )
 
 
-def _padding(kept: list[Tensor]) -> Finding:
-    takes, need = sum(each.padded_bytes for each in kept), max(1, sum(each.bytes for each in kept))
+def _padding(buffers: list[Tensor]) -> Finding:
+    takes, need = sum(tensor.padded_bytes for tensor in buffers), max(1, sum(tensor.bytes for tensor in buffers))
     if takes <= _WASTE * need:
         return Finding(GOOD, f"tensors fill their tiles: padding adds {takes / need - 1:.0%}")
-    worst = sorted(kept, key=lambda each: each.bytes - each.padded_bytes)[:_LISTED]
-    told = "; ".join(
-        f"{each} × {each.padded_bytes / each.bytes:.1f}{f' ({each.made_by})' * bool(each.made_by)}" for each in worst
+    worst = sorted(buffers, key=lambda tensor: tensor.bytes - tensor.padded_bytes)[:_LISTED]
+    examples = "; ".join(
+        f"{tensor} × {tensor.padded_bytes / tensor.bytes:.1f}{f' ({tensor.made_by})' * bool(tensor.made_by)}"
+        for tensor in worst
     )
     return Finding(
         COSTS,
-        f"padding to whole tiles makes tensors {takes / need:.1f} times as large, mostly {told}",
+        f"padding to whole tiles makes tensors {takes / need:.1f} times as large, mostly {examples}",
         "use a multiple of 128 for the batch per core or for the channels",
     )
 
 
-def _layout(kept: list[Tensor], batch: int, layout: str) -> Iterator[Finding]:
+def _layout(buffers: list[Tensor], batch: int, layout: str) -> Iterator[Finding]:
     """Yields a finding about the images: the parameter whose axes match the letters and sizes of `layout`."""
-    images = [each for each in kept if each.opcode == "parameter" and _is_images(each, batch, layout)]
-    for each in images[:1]:
-        wants = each.order(layout)
+    images = [image for image in buffers if image.opcode == "parameter" and _is_images(image, batch, layout)]
+    for image in images[:1]:
+        wants = image.order(layout)
         lie = f"images are stored as {wants} on the device and sent as {layout}"
         better = _ENDING.get(wants[-1])
         if wants[-1] == layout[-1]:
@@ -252,17 +255,17 @@ def largest_batch(compile_at: Callable[[int], Program | TooLarge], batch: int, f
     """
     fits: dict[int, float] = {0: 0.0}
     refused: dict[int, float] = {}
-    has, found, candidate = 0.0, first, batch
+    has, result, candidate = 0.0, first, batch
     for _ in range(_TRIES):
-        if isinstance(found, TooLarge):
-            refused[candidate], has = found.needs, found.has
+        if isinstance(result, TooLarge):
+            refused[candidate], has = result.needs, result.has
         else:
-            fits[candidate] = found.bytes
+            fits[candidate] = result.bytes
         low, high = max(fits), min(refused, default=_ENOUGH)
         if high - low <= max(_MULTIPLE, _CLOSE * high):
             break
         candidate = _next(fits, refused, has)
-        found = compile_at(candidate)
+        result = compile_at(candidate)
     return max(fits)
 
 
@@ -328,8 +331,8 @@ class Tensor:
         missing = [1] * (len(self.tile) - len(fastest))
         for place, tile in enumerate(reversed(self.tile)):
             sizes = fastest if place < len(fastest) else missing
-            at = place if place < len(fastest) else place - len(fastest)
-            sizes[at] = -(-sizes[at] // tile) * tile
+            index = place if place < len(fastest) else place - len(fastest)
+            sizes[index] = -(-sizes[index] // tile) * tile
         return _BYTES.get(self.kind, 4) * math.prod(fastest) * math.prod(missing)
 
     def order(self, axes: str) -> str:

@@ -122,16 +122,16 @@ class Compiler:
 
     def _compiled(self, request: dict[str, Any]) -> Program | TooLarge:
         with tempfile.TemporaryDirectory() as folder:
-            asked, result = pathlib.Path(folder, "request.json"), pathlib.Path(folder, "result.json")
-            asked.write_text(json.dumps({"topology": self.topology.name} | request))
-            command = [self.python, str(_SCRIPT), str(asked), str(result)]
-            done = subprocess.run(
+            request_file, result_file = pathlib.Path(folder, "request.json"), pathlib.Path(folder, "result.json")
+            request_file.write_text(json.dumps({"topology": self.topology.name} | request))
+            command = [self.python, str(_SCRIPT), str(request_file), str(result_file)]
+            process = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=folder, env=self._environment()
             )
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            if process.returncode:
+                last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
                 raise ValueError(f"the TPU compiler, run by {self.python!r}, failed: {last}")
-            fields = json.loads(result.read_text())
+            fields = json.loads(result_file.read_text())
         if "needs" in fields:
             return TooLarge(fields["needs"], fields["has"])
         if "problem" in fields:

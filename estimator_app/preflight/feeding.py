@@ -49,46 +49,46 @@ LESS_INPUT = "store smaller images (convert --resize_shorter), or use a smaller 
 
 
 def check_feeding(
-    found: Pace, topology: Topology, cost: Cost, batched: float | None, less: str = LESS_INPUT
+    speed: Pace, topology: Topology, cost: Cost, batched: float | None, less: str = LESS_INPUT
 ) -> list[Finding]:
     """Returns findings about the training speed, and about the input of TPU VMs with CPUs like this machine's.
 
     Args:
-      found: Upper bound of the training speed.
+      speed: Upper bound of the training speed.
       topology: The TPU.
       cost: Cost per image of the training input, measured on this machine.
       batched: Images per second that one thread puts into batches on this machine; None if several threads do.
       less: Advice for an input that is too slow.
     """
-    bound = "arithmetic" if found.compute_seconds >= found.memory_seconds else "memory bandwidth"
-    of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
-    steps = f"at most {1 / found.seconds:,.1f} steps/s, limited by {bound}"
+    bound = "arithmetic" if speed.compute_seconds >= speed.memory_seconds else "memory bandwidth"
+    vm_rate, per_core = speed.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
+    steps = f"at most {1 / speed.seconds:,.1f} steps/s, limited by {bound}"
     return [
-        Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
-        _feeding(of_vm, per_core, batched, topology, less),
+        Finding(GOOD, f"{steps}: {speed.images_per_second:,.0f} images/s"),
+        _feeding(vm_rate, per_core, batched, topology, less),
     ]
 
 
-def _feeding(of_vm: float, per_core: float, batched: float | None, topology: Topology, less: str) -> Finding:
-    """Returns a finding about the CPU cores that a TPU VM needs to deliver `of_vm` images per second.
+def _feeding(vm_rate: float, per_core: float, batched: float | None, topology: Topology, less: str) -> Finding:
+    """Returns a finding about the CPU cores that a TPU VM needs to deliver `vm_rate` images per second.
 
     Args:
-      of_vm: Images per second that the cores of a TPU VM consume.
+      vm_rate: Images per second that the cores of a TPU VM consume.
       per_core: Images per second that a CPU core of this machine delivers.
       batched: See check_feeding().
       topology: The TPU.
       less: See check_feeding().
     """
-    cores = math.ceil(of_vm / per_core)
+    cores = math.ceil(vm_rate / per_core)
     vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
-    needs = f"the TPU needs {of_vm:,.0f} images/s from {vms}"
+    needs = f"the TPU needs {vm_rate:,.0f} images/s from {vms}"
     takes = f"{cores:,} core{'s' * (cores != 1)} at this machine's {per_core:,.0f} images/s per core"
     if cores > topology.vcpus:
         return Finding(COSTS, f"{needs}: that takes {takes}, but a VM has {topology.vcpus} vCPUs", less)
     good = f"{needs}: that takes {takes}, and a VM has {topology.vcpus} vCPUs"
     if batched is None:
         return Finding(GOOD, good)
-    if of_vm > batched:
+    if vm_rate > batched:
         one = f"batches are put together in one thread, at most {batched:,.0f} images/s on this machine"
         return Finding(COSTS, f"{needs}: {takes} can decode that, but {one}", less)
     one = f"one thread puts up to {batched:,.0f} images/s into batches on this machine"

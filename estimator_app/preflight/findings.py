@@ -61,5 +61,5 @@ def conclusion(parts: Iterable[Part]) -> str:
     verdicts = [finding.verdict for part in parts for finding in part.findings]
     if FAILS in verdicts:
         return f"problems to fix before training on a TPU: {verdicts.count(FAILS)}"
-    left = "; lines marked – were not checked" if UNKNOWN in verdicts else ""
-    return f"nothing found that would fail on a TPU{left}"
+    note = "; lines marked – were not checked" if UNKNOWN in verdicts else ""
+    return f"nothing found that would fail on a TPU{note}"

@@ -105,10 +105,10 @@ def check_build(
         built = build(estimator, topology, mode, input_fn)
     except Exception as error:  # a user's network may raise any exception
         return [Finding(FAILS, f"{mode}: {_sentence(error)}")], None
-    found = [_feeds(built, topology, mode)]
+    findings = [_feeds(built, topology, mode)]
     if mode == "training" and topology.num_cores > 1:
-        found.append(_sums(built.graph))
-    return [*found, *check_ops(tpu_graph_ops(built.graph), mode)], built
+        findings.append(_sums(built.graph))
+    return [*findings, *check_ops(tpu_graph_ops(built.graph), mode)], built
 
 
 def fed(graph: tf.Graph) -> list[tuple[str, int]]:
@@ -118,23 +118,23 @@ def fed(graph: tf.Graph) -> list[tuple[str, int]]:
 
 def all_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Yields all ops of a graph and of the functions that it calls."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     ahead = [graph]
     while ahead:
         for op in _own_ops(ahead.pop()):
             yield op
-            ahead += _called(op, seen)
+            ahead += _called(op, visited)
 
 
 def tpu_graph_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Yields all ops that would run on the TPU, including the ops of functions."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     ahead: list[Any] = [op for op in graph.get_operations() if "_tpu_replicate" in op.node_def.attr]
     while ahead:
         op = ahead.pop()
         if "_xla_outside_compilation" not in op.node_def.attr:
             yield op
-            for called in _called(op, seen):
+            for called in _called(op, visited):
                 ahead += _own_ops(called)
 
 
@@ -144,31 +144,31 @@ def _own_ops(graph: tf.Graph) -> list[tf.Operation]:
     return [op for op in graph.get_operations() if op.name not in arguments]
 
 
-def _called(op: tf.Operation, seen: set[str]) -> list[tf.Graph]:
-    """Returns the graphs of the functions that an op calls, except those in `seen`; adds their names to `seen`."""
+def _called(op: tf.Operation, visited: set[str]) -> list[tf.Graph]:
+    """Returns the graphs of the functions that an op calls, except those in `visited`, to which it adds their names."""
     names = {
         function.name
         for attr in op.node_def.attr.values()
         for function in [attr.func, *attr.list.func]
         if function.name
     }
-    graphs = [function_graph(op.graph, name) for name in sorted(names - seen)]
-    seen |= names
+    graphs = [function_graph(op.graph, name) for name in sorted(names - visited)]
+    visited |= names
     return [graph for graph in graphs if graph is not None]
 
 
 def _feeds(built: Built, topology: Topology, mode: str) -> Finding:
-    found = fed(built.graph)
+    feeds = fed(built.graph)
     expected = {
         (f"/job:worker/task:{host}/device:CPU:0", core)
         for host in range(topology.num_hosts)
         for core in range(topology.cores_per_host)
     }
-    if len(found) == len(set(found)) and set(found) == expected:
+    if len(feeds) == len(set(feeds)) and set(feeds) == expected:
         return Finding(GOOD, f"{mode}: {topology}, all cores fed; input per core: {described(built.spec)}")
     return Finding(
         FAILS,
-        f"{mode}: {len(set(found) & expected)} of {len(expected)} cores are fed",
+        f"{mode}: {len(set(feeds) & expected)} of {len(expected)} cores are fed",
         "set per_host_input_for_training=PER_HOST_V2 in the TPUConfig",
     )
 
@@ -186,19 +186,19 @@ def _sums(graph: tf.Graph) -> Finding:
 
 def check_ops(ops: Iterable[tf.Operation], mode: str) -> Iterator[Finding]:
     """Yields the findings about ops that would run on a TPU: a line for each that no TPU supports, or a single one."""
-    known, count = tpu_ops(), 0
+    supported, count = tpu_ops(), 0
     wrong: dict[tuple[str, str], int] = {}
     for op in ops:
         count += 1
-        if op.type not in known:
+        if op.type not in supported:
             line = users_line(op.traceback)
             # Keras' layers are called by this package: such a line is not the user's and is left out.
-            at = op.type, "" if is_ours(line) else line
-            wrong[at] = wrong.get(at, 0) + 1
+            key = op.type, "" if is_ours(line) else line
+            wrong[key] = wrong.get(key, 0) + 1
     for (kind, line), times in sorted(wrong.items()):
-        made = f", created at {line}" if line else ""
+        origin = f", created at {line}" if line else ""
         yield Finding(
-            FAILS, f"{mode}: TPUs do not support {kind}{f' ({times} times)' * (times > 1)}{made}", op_advice(kind)
+            FAILS, f"{mode}: TPUs do not support {kind}{f' ({times} times)' * (times > 1)}{origin}", op_advice(kind)
         )
     if not wrong:
         yield Finding(GOOD, f"{mode}: TPUs support all {count:,} ops of a step")

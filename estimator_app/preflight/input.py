@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator_app.preflight.findings import FAILS, GOOD, UNKNOWN, Finding
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import record_errors
 from estimator_app.runtime.tensorflow_startup import one_line, user_error_types
 from tpu_input import InputConfig, Manifest, Order
 from tpu_input.pipeline.order import BalancedOrder
@@ -80,21 +80,22 @@ def check_training(feeds: Sequence[Feed], num_examples: int, steps: int = TRAIN_
       ValueError, OSError, tf.errors.OpError: A record cannot be read.
     """
     try:
-        seen = [
+        host_counts = [
             collections.Counter(digest for digest, _ in _examples(host, feed, steps)) for host, feed in enumerate(feeds)
         ]
     except _RanDry as dry:
         return Finding(FAILS, f"training: {dry}", "a training input must repeat() forever")
-    total = sum((counts for counts in seen), collections.Counter[bytes]())
+    total = sum((counts for counts in host_counts), collections.Counter[bytes]())
     fed = total.total()
     allowed = -(-fed // num_examples)  # times that an image may be fed: once, unless more than an epoch is fed
-    of_one_host = sum(max(0, times - allowed) for counts in seen for times in counts.values())
-    if len(feeds) > 1 and allowed == 1 and of_one_host <= _EQUAL_IMAGES * fed:
+    host_excess = sum(max(0, times - allowed) for counts in host_counts for times in counts.values())
+    if len(feeds) > 1 and allowed == 1 and host_excess <= _EQUAL_IMAGES * fed:
         first, second = max(
-            itertools.combinations(range(len(seen)), 2), key=lambda pair: len(seen[pair[0]] & seen[pair[1]])
+            itertools.combinations(range(len(host_counts)), 2),
+            key=lambda pair: len(host_counts[pair[0]] & host_counts[pair[1]]),
         )
-        shared = len(seen[first] & seen[second])
-        if shared > _EQUAL_IMAGES * min(len(seen[first]), len(seen[second])):
+        shared = len(host_counts[first] & host_counts[second])
+        if shared > _EQUAL_IMAGES * min(len(host_counts[first]), len(host_counts[second])):
             return Finding(
                 FAILS,
                 f"training: TPU VMs {first} and {second} both read the same {shared:,} images",
@@ -102,7 +103,7 @@ def check_training(feeds: Sequence[Feed], num_examples: int, steps: int = TRAIN_
             )
     excess = sum(max(0, times - allowed) for times in total.values())
     if excess > _EQUAL_IMAGES * fed:
-        most, host = max((max(counts.values()), host) for host, counts in enumerate(seen))
+        most, host = max((max(counts.values()), host) for host, counts in enumerate(host_counts))
         return Finding(
             FAILS,
             f"training: {steps} steps of {_hosts(feeds)} feed {fed:,} images, but only {len(total):,} different ones; "
@@ -111,9 +112,9 @@ def check_training(feeds: Sequence[Feed], num_examples: int, steps: int = TRAIN_
             "has; tpu_input.make_train_input_fn() does",
         )
     equal = f", except {excess} that are fed again, as a dataset may contain an image twice" * bool(excess)
-    each = "each only once" if allowed == 1 else f"each at most {allowed} times"
+    frequency = "each only once" if allowed == 1 else f"each at most {allowed} times"
     return Finding(
-        GOOD, f"training: {steps} steps of {_hosts(feeds)} read {len(total):,} different images, {each}{equal}"
+        GOOD, f"training: {steps} steps of {_hosts(feeds)} read {len(total):,} different images, {frequency}{equal}"
     )
 
 
@@ -126,30 +127,34 @@ def check_order(order: Order, num_hosts: int) -> Finding:
       order: Order of the training examples.
       num_hosts: Number of TPU VMs; each feeds an equal part of a step.
     """
-    of = f"the order of {order.num_examples:,} examples"
+    subject = f"the order of {order.num_examples:,} examples"
     if order.num_examples > _MOST_FOLLOWED:
-        return Finding(UNKNOWN, f"{of} was not followed through an epoch; that is done for up to {_MOST_FOLLOWED:,}")
-    seen, fed = np.zeros(order.num_examples, np.int32), np.zeros(num_hosts, np.int64)
+        return Finding(
+            UNKNOWN, f"{subject} was not followed through an epoch; that is done for up to {_MOST_FOLLOWED:,}"
+        )
+    counts, fed = np.zeros(order.num_examples, np.int32), np.zeros(num_hosts, np.int64)
     for begin in range(0, order.num_examples, 1 << 20):
         positions = np.arange(begin, min(begin + (1 << 20), order.num_examples), dtype=np.uint64)
         _, numbers = order.records(positions)
-        np.add.at(seen, numbers.astype(np.int64), 1)
+        np.add.at(counts, numbers.astype(np.int64), 1)
         hosts = positions % np.uint64(order.lanes) * np.uint64(num_hosts) // np.uint64(order.lanes)
         fed += np.bincount(hosts.astype(np.int64), minlength=num_hosts)
-    what, least, most = "", 1, 1
+    unit, least, most = "", 1, 1
     if isinstance(order, BalancedOrder):
-        what = " class"
-        seen = np.bincount(order.labels, weights=seen)[np.unique(order.labels)].astype(np.int32)
-        least, most = order.num_examples // len(seen), -(-order.num_examples // len(seen))
-    if seen.min() < least or seen.max() > most:
-        return Finding(FAILS, f"{of}: in an epoch, one{what} comes {seen.min()} times, another {seen.max()} times")
-    times = "once" if most == 1 else _counts(seen) + " times"
+        unit = " class"
+        counts = np.bincount(order.labels, weights=counts)[np.unique(order.labels)].astype(np.int32)
+        least, most = order.num_examples // len(counts), -(-order.num_examples // len(counts))
+    if counts.min() < least or counts.max() > most:
+        return Finding(
+            FAILS, f"{subject}: in an epoch, one{unit} comes {counts.min()} times, another {counts.max()} times"
+        )
+    times = "once" if most == 1 else _counts(counts) + " times"
     vms = "1 TPU VM" if num_hosts == 1 else f"each of {num_hosts} TPU VMs"
-    return Finding(GOOD, f"{of}: each{what} comes {times} in an epoch; {vms} feeds {_counts(fed)}")
+    return Finding(GOOD, f"{subject}: each{unit} comes {times} in an epoch; {vms} feeds {_counts(fed)}")
 
 
-def _counts(of: npt.NDArray[Any]) -> str:
-    return f"{of.min():,}" if of.min() == of.max() else f"{of.min():,} to {of.max():,}"
+def _counts(values: npt.NDArray[Any]) -> str:
+    return f"{values.min():,}" if values.min() == values.max() else f"{values.min():,} to {values.max():,}"
 
 
 def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone: Callable[[], Any]) -> Finding:
@@ -165,14 +170,14 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
     Raises:
       ValueError, OSError, tf.errors.OpError: A record cannot be read.
     """
-    seen: collections.Counter[bytes] = collections.Counter()
+    reads: collections.Counter[bytes] = collections.Counter()
     total, weights = 0, 0.0
     try:
         for digest, weight in itertools.chain.from_iterable(
             _examples(host, feed, steps) for host, feed in enumerate(feeds)
         ):
             total, weights = total + 1, weights + weight
-            seen[digest] += weight > 0
+            reads[digest] += weight > 0
     except _RanDry as dry:
         return Finding(FAILS, f"evaluation: {dry}", "pad it endlessly with examples of weight 0")
     if weights != num_examples:
@@ -182,10 +187,10 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
             "examples",
             "count each example once over all VMs, in the number of steps that tpu_input.eval_steps() returns",
         )
-    if max(seen.values()) > 1 and +seen != _once(alone(), num_examples):
+    if max(reads.values()) > 1 and +reads != _once(alone(), num_examples):
         return Finding(
             FAILS,
-            f"evaluation: {sum(times > 1 for times in seen.values()):,} images were read more than once, others never",
+            f"evaluation: {sum(times > 1 for times in reads.values()):,} images were read more than once, others never",
             "read different files on each VM",
         )
     padding = f"; the other {total - num_examples:,} are padding of weight 0" if total > num_examples else ""
@@ -193,27 +198,27 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
 
 
 def _once(batches: Any, num_examples: int) -> collections.Counter[bytes]:
-    found = ((digest, weight) for element in _arrays(batches) for digest, weight in _rows(element))
+    rows = ((digest, weight) for element in _arrays(batches) for digest, weight in _rows(element))
     return collections.Counter(
-        digest for digest, _ in itertools.islice((row for row in found if row[1] > 0), num_examples)
+        digest for digest, _ in itertools.islice((row for row in rows if row[1] > 0), num_examples)
     )
 
 
 def _examples(host: int, feed: Feed, steps: int) -> Iterator[tuple[bytes, float]]:
     """Yields (digest, weight) of each example that a host feeds in `steps` steps."""
-    wanted, batches = steps * feed.batches_per_step, 0
-    for element in _arrays(feed.make(), wanted):
+    num_batches, batches = steps * feed.batches_per_step, 0
+    for element in _arrays(feed.make(), num_batches):
         batches += 1
         yield from _rows(element)
-    if batches < wanted:
-        raise _RanDry(f"the input of TPU VM {host} ended after {batches:,} of {wanted:,} batches")
+    if batches < num_batches:
+        raise _RanDry(f"the input of TPU VM {host} ended after {batches:,} of {num_batches:,} batches")
 
 
-def _arrays(batches: Any, wanted: int | None = None) -> Iterable[Any]:
+def _arrays(batches: Any, num_batches: int | None = None) -> Iterable[Any]:
     """Returns the first batches as arrays; None for all."""
     if not hasattr(batches, "as_numpy_iterator"):
-        return itertools.islice(batches, wanted)
-    first: Iterable[Any] = (batches if wanted is None else batches.take(wanted)).as_numpy_iterator()
+        return itertools.islice(batches, num_batches)
+    first: Iterable[Any] = (batches if num_batches is None else batches.take(num_batches)).as_numpy_iterator()
     return first
 
 
@@ -242,12 +247,12 @@ def _leaves(element: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def reading(manifest: Manifest, split: str) -> Iterator[list[Finding]]:
     """Context manager that turns errors of reading a split into findings; yields the list to which they are added."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        with named(manifest, split):
-            yield found
+        with record_errors(manifest, split):
+            yield findings
     except user_error_types() as error:
-        found.append(Finding(FAILS, one_line(error)))
+        findings.append(Finding(FAILS, one_line(error)))
 
 
 def _hosts(feeds: Sequence[Feed]) -> str:

@@ -133,8 +133,8 @@ def refused(message: str) -> dict[str, Any]:
     sizes = next((match for match in (pattern.search(message) for pattern in _TOO_LARGE) if match), None)
     if "RESOURCE_EXHAUSTED" not in message or not sizes:
         return {"error": first}
-    needs, of_needs, has, of_has = sizes.groups()
-    return {"error": first, "needs": float(needs) * _UNITS[of_needs], "has": float(has) * _UNITS[of_has]}
+    needs, needs_unit, has, has_unit = sizes.groups()
+    return {"error": first, "needs": float(needs) * _UNITS[needs_unit], "has": float(has) * _UNITS[has_unit]}
 
 
 def _drop_copies(operation: Any) -> None:

@@ -46,10 +46,10 @@ def _compile(checks: TrainerChecks, compiler: Compiler | None, search: bool) -> 
     if compiler is None:
         return Part("compile", (NO_COMPILER,)), None
     topology = checks.topology
-    step = training.of_size(training.batch)
-    part, program = check_compile(compiler, step, training.batch, topology, checks.layout, training.of_size, search)
+    step = training.make_step(training.batch)
+    part, program = check_compile(compiler, step, training.batch, topology, checks.layout, training.make_step, search)
     others = [
-        check_fits(compiler, other.of_size(other.batch), mode, other.batch, topology, other.of_size)
+        check_fits(compiler, other.make_step(other.batch), mode, other.batch, topology, other.make_step)
         for mode, other in steps.items()
     ]
     return Part(part.name, (*part.findings, *others), part.numbers), program
@@ -112,10 +112,10 @@ def _feeding(program: Program | None, checks: TrainerChecks) -> Part:
         return Part("feeding", (Finding(UNKNOWN, "the speed of a step can be estimated only if it is compiled"),))
     if program.has_loops:
         return Part("feeding", (Finding(UNKNOWN, "the compiler cannot estimate the speed of a step with loops"),))
-    found = pace(program.flops, program.bytes_accessed, checks.topology, checks.config.train_batch_size)
+    speed = pace(program.flops, program.bytes_accessed, checks.topology, checks.config.train_batch_size)
     cost, batched = checks.input_cost()
-    numbers = {"steps_per_second": 1 / found.seconds, "images_per_second": found.images_per_second}
-    here = {"images_per_second_here": cost.images_per_second, "cpu_ms_an_image_here": cost.cpu_ms}
-    here |= {} if batched is None else {"images_per_second_batched_here": batched}
-    findings = check_feeding(found, checks.topology, cost, batched, checks.less_input)
-    return Part("feeding", tuple(findings), numbers | here)
+    numbers = {"steps_per_second": 1 / speed.seconds, "images_per_second": speed.images_per_second}
+    local_numbers = {"images_per_second_here": cost.images_per_second, "cpu_ms_an_image_here": cost.cpu_ms}
+    local_numbers |= {} if batched is None else {"images_per_second_batched_here": batched}
+    findings = check_feeding(speed, checks.topology, cost, batched, checks.less_input)
+    return Part("feeding", tuple(findings), numbers | local_numbers)

@@ -16,33 +16,33 @@ _INFEED = frozenset({"bool", "int32", "int64", "bfloat16", "float32", "complex64
 
 def described(spec: Any) -> str:
     """Returns a description of all parts of an element, in the order in which they are sent to a core."""
-    return ", ".join(f"{name} {_tensor(each)}" for name, each in named(spec))
+    return ", ".join(f"{name} {_tensor(part)}" for name, part in parts_of(spec))
 
 
-def named(spec: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(spec: Any) -> Iterator[tuple[str, Any]]:
     """Yields (name, spec) of the parts of an element: features by their names, or "features"; "label"; "weights"."""
     features, *others = spec if isinstance(spec, tuple) else (spec,)
     yield from _parts("features", features)
-    for name, each in zip(["label", "weights"], others, strict=False):
-        yield from _parts(name, each)
+    for name, part in zip(["label", "weights"], others, strict=False):
+        yield from _parts(name, part)
 
 
 def misfits(spec: Any) -> Iterator[str]:
     """Yields a message, with advice, for every part of an element that cannot be sent to a TPU."""
-    for name, each in named(spec):
-        if each.dtype.name not in _INFEED:
-            change = "cast it to float32" if each.dtype.is_floating else "leave it out, or send a number instead"
-            yield f"the input's {name} is {_tensor(each)}, and {each.dtype.name} cannot be sent to a TPU: {change}"
-        elif not each.shape.is_fully_defined():
-            sizes = each.shape.as_list() if each.shape.rank is not None else []
+    for name, part in parts_of(spec):
+        if part.dtype.name not in _INFEED:
+            change = "cast it to float32" if part.dtype.is_floating else "leave it out, or send a number instead"
+            yield f"the input's {name} is {_tensor(part)}, and {part.dtype.name} cannot be sent to a TPU: {change}"
+        elif not part.shape.is_fully_defined():
+            sizes = part.shape.as_list() if part.shape.rank is not None else []
             change = "use batch(…, drop_remainder=True)" if sizes[:1] == [None] else "resize it, or use set_shape"
-            yield f"the input's {name} is {_tensor(each)}, but a TPU needs static shapes: {change}"
+            yield f"the input's {name} is {_tensor(part)}, but a TPU needs static shapes: {change}"
 
 
 def int64_names(spec: Any) -> Iterator[str]:
     """Yields the name of every part of dtype int64, which a TPU does not support natively."""
-    for name, each in named(spec):
-        if each.dtype == tf.int64:
+    for name, part in parts_of(spec):
+        if part.dtype == tf.int64:
             yield name
 
 
@@ -51,8 +51,8 @@ def _parts(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
         for key in sorted(spec):  # same order as in tf.nest
             yield from _parts(key, spec[key])
     elif isinstance(spec, (tuple, list)):
-        for number, each in enumerate(spec):
-            yield from _parts(f"{name}[{number}]", each)
+        for number, part in enumerate(spec):
+            yield from _parts(f"{name}[{number}]", part)
     else:
         yield name, spec
 

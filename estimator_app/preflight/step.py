@@ -51,7 +51,7 @@ def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any, mod
         v1.train.create_global_step()
         fed = tf.nest.map_structure(lambda part: v1.placeholder(part.dtype, part.shape), spec)
         with built_for_xla():
-            outputs = [tf.identity(each) for each in _outputs(model_fn, fed, run_config, mode)]
+            outputs = [tf.identity(output) for output in _outputs(model_fn, fed, run_config, mode)]
     inputs = [part.name for part in tf.nest.flatten(fed)]
     variables = _variables(graph)
     needed = v1.graph_util.extract_sub_graph(graph.as_graph_def(), [output.op.name for output in outputs])
@@ -72,32 +72,32 @@ def _outputs(model_fn: Callable[..., Any], fed: Any, run_config: Any, mode: str)
     keys = v1.estimator.ModeKeys
     modes = dict(zip(MODES, (keys.TRAIN, keys.EVAL, keys.PREDICT), strict=True))
     features, *label = fed
-    made = model_fn(features, *(label or [None]), modes[mode], {"use_tpu": False}, run_config)
+    estimator_spec = model_fn(features, *(label or [None]), modes[mode], {"use_tpu": False}, run_config)
     if mode == "training":
-        with tf.control_dependencies([made.train_op]):
-            return [tf.identity(made.loss)]
-    return list(made.eval_metrics[1] if mode == "evaluation" else made.predictions.values())
+        with tf.control_dependencies([estimator_spec.train_op]):
+            return [tf.identity(estimator_spec.loss)]
+    return list(estimator_spec.eval_metrics[1] if mode == "evaluation" else estimator_spec.predictions.values())
 
 
 def _without(nodes: Any, tensors: list[str]) -> Any:
     """Returns a GraphDef without the ops that produce `tensors`, which are passed in, and without colocations."""
     names = {name.partition(":")[0] for name in tensors}
-    kept = [node for node in nodes.node if node.name not in names]
-    for node in kept:
+    remaining = [node for node in nodes.node if node.name not in names]
+    for node in remaining:
         node.attr.pop("_class", None)
         ahead = [name for name in node.input if name.removeprefix("^") not in names or not name.startswith("^")]
         del node.input[:]
         node.input.extend(ahead)
     del nodes.node[:]
-    nodes.node.extend(kept)
+    nodes.node.extend(remaining)
     return nodes
 
 
 def _variables(graph: tf.Graph) -> dict[str, tf.Variable]:
     """Returns a new variable of zeros for every variable of a graph, by the name of its handle."""
-    found = {}
+    variables = {}
     for op in graph.get_operations():
         if op.type == "VarHandleOp":
             zeros = tf.zeros([size.size for size in op.get_attr("shape").dim], op.get_attr("dtype"))
-            found[op.outputs[0].name] = tf.Variable(zeros)
-    return found
+            variables[op.outputs[0].name] = tf.Variable(zeros)
+    return variables

@@ -75,10 +75,10 @@ class TensorFlowChecks(TrainerChecks):
             )
         install = f", where you pip install {row.package}" if row.package else ""
         needs = f"TensorFlow {tf.__version__} on {topology.name} needs TPU VMs with {row.runtime}{install}"
-        if not row.known and trainer in row.trainers:
+        if not row.problem and trainer in row.trainers:
             return Finding(GOOD, f"{needs}; {trainer} runs there")
         advice = "" if trainer in row.trainers else "use --trainer=tf_distribute"
-        return Finding(UNKNOWN, f"{needs}; {row.known or f'{trainer} is not known to run there'}", advice)
+        return Finding(UNKNOWN, f"{needs}; {row.problem or f'{trainer} is not known to run there'}", advice)
 
     def parts(self) -> Iterator[Part]:
         findings, calls = self.graph()
@@ -120,23 +120,25 @@ class TensorFlowChecks(TrainerChecks):
           mode: One of MODES.
           hlo: HLO for the run's own number.
         """
-        own = self._batch(mode)
-        return lambda batch: hlo.serialized if batch == own else lower(self.step_of(mode, batch)).serialized
+        run_batch = self._batch(mode)
+        return lambda batch: hlo.serialized if batch == run_batch else lower(self.step_of(mode, batch)).serialized
 
     def _input(self, calls: Calls) -> Iterator[Finding]:
         manifest, config, topology = self.manifest, self.config, self.topology
-        plain = unaugmented(config.input)
-        evaluation = make_eval_input_fn(manifest, plain, config.split)
+        input_config = unaugmented(config.input)
+        evaluation = make_eval_input_fn(manifest, input_config, config.split)
 
         def feeds(mode: str, input_fn: Any) -> list[Feed]:
             return [Feed(functools.partial(input_fn, *call), topology.cores_per_host) for call in calls[mode]]
 
         with reading(manifest, "train") as failed:
             if calls["training"]:
-                train = make_train_input_fn(manifest, plain)
+                train = make_train_input_fn(manifest, input_config)
                 yield check_training(feeds("training", train), manifest.split("train").num_examples)
-                of = config.input
-                order = Order.of(manifest, "train", config.train_batch_size, of.seed, of.block_records, of.sampling)
+                options = config.input
+                order = Order.of(
+                    manifest, "train", config.train_batch_size, options.seed, options.block_records, options.sampling
+                )
                 yield check_order(order, topology.num_hosts)
         yield from failed
         with reading(manifest, config.split) as failed:
@@ -157,12 +159,12 @@ class TensorFlowChecks(TrainerChecks):
         """Lowers the step of each mode; returns the findings; what training has, too, is reported once."""
         findings: list[Finding] = []
         for mode in MODES:
-            found, self._hlos[mode] = check_hlo(functools.partial(self.step_of, mode), mode)
-            new = [each for each in found if each not in findings]
+            mode_findings, self._hlos[mode] = check_hlo(functools.partial(self.step_of, mode), mode)
+            new = [finding for finding in mode_findings if finding not in findings]
             if mode != "training":
                 new = [
-                    each if each.verdict == GOOD else dataclasses.replace(each, seen=f"{mode}: {each.seen}")
-                    for each in new
+                    finding if finding.verdict == GOOD else dataclasses.replace(finding, seen=f"{mode}: {finding.seen}")
+                    for finding in new
                 ]
             findings += new
         return findings

@@ -27,11 +27,11 @@ class StepMaker:
 
     Attributes:
       batch: Images per core.
-      of_size: Returns the step for a number of images per core.
+      make_step: Returns the step for a number of images per core.
     """
 
     batch: int
-    of_size: Callable[[int], Source]
+    make_step: Callable[[int], Source]
 
 
 class TrainerChecks(abc.ABC):

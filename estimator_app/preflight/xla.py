@@ -62,10 +62,10 @@ def check_hlo(make_step: Callable[[], Step], mode: str = "training") -> tuple[li
         hlo = lower(step)
     except Exception as error:  # a user's network may raise any exception
         return [Finding(FAILS, *_refused(error, graph))], None
-    found = [*_wide_inputs(step.spec), *(list(_dynamic(hlo.text, graph)) or _wide(hlo.text, graph))]
+    findings = [*_wide_inputs(step.spec), *(list(_dynamic(hlo.text, graph)) or _wide(hlo.text, graph))]
     count = sum(1 for _ in _instructions(hlo.text))
     good = f"{mode}: XLA compiles the step: {count:,} instructions, all shapes static, no 64-bit tensors"
-    return found or [Finding(GOOD, good)], hlo
+    return findings or [Finding(GOOD, good)], hlo
 
 
 def _function(step: Step) -> Any:
@@ -86,10 +86,10 @@ def _wide_inputs(spec: Any) -> Iterator[Finding]:
 
 
 def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
-    for tensor, at in _by_line(text, graph, lambda _, sizes: "<=" in sizes):
+    for tensor, origin in _by_line(text, graph, lambda _, sizes: "<=" in sizes):
         yield Finding(
             COSTS,
-            f"{tensor} has a data-dependent size, so a TPU always computes it at its upper bound ({at})",
+            f"{tensor} has a data-dependent size, so a TPU always computes it at its upper bound ({origin})",
             "keep every row and give unused rows a weight of 0, instead of using boolean_mask, where or unique",
         )
 
@@ -97,12 +97,12 @@ def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
 def _wide(text: str, graph: tf.Graph) -> Iterator[Finding]:
     """Yields findings about 64-bit tensors; tiny ones, such as the global step and seeds, are ignored."""
     for kind, name in (("f64", "float64"), ("s64", "int64")):
-        for tensor, at in _by_line(
-            text, graph, lambda of, sizes, kind=kind: of == kind and "<=" not in sizes and not _is_tiny(sizes)
+        for tensor, origin in _by_line(
+            text, graph, lambda dtype, sizes, kind=kind: dtype == kind and "<=" not in sizes and not _is_tiny(sizes)
         ):
             yield Finding(
                 COSTS,
-                f"{tensor} is {name}, which a TPU emulates with 32-bit operations ({at})",
+                f"{tensor} is {name}, which a TPU emulates with 32-bit operations ({origin})",
                 f"use {name[:-2]}32",
             )
 
@@ -111,16 +111,16 @@ def _is_tiny(sizes: str) -> bool:
     return math.prod(int(size) for size in sizes.split(",") if size) <= _TINY
 
 
-def _by_line(text: str, graph: tf.Graph, wanted: Callable[..., Any]) -> list[tuple[str, str]]:
-    """Returns (tensor, origin) for the first instruction of each line of code for which wanted(type, sizes) is true."""
-    found: dict[str, str] = {}
+def _by_line(text: str, graph: tf.Graph, predicate: Callable[..., Any]) -> list[tuple[str, str]]:
+    """Returns (tensor, origin) of the first instruction of each line for which predicate(type, sizes) is true."""
+    tensors: dict[str, str] = {}
     for kind, sizes, opcode, name in _instructions(text):
-        if opcode != "parameter" and wanted(kind, sizes):
-            found.setdefault(_made_at(graph, name) or name or opcode, f"{kind}[{sizes}]")
+        if opcode != "parameter" and predicate(kind, sizes):
+            tensors.setdefault(_made_at(graph, name) or name or opcode, f"{kind}[{sizes}]")
     # Ops of gradients are created in this package, where the gradients are computed; lines of the user's code take
     # precedence.
-    theirs = {at: tensor for at, tensor in found.items() if not is_ours(at)}
-    return [(tensor, at) for at, tensor in (theirs or found).items()][:_LISTED]
+    theirs = {origin: tensor for origin, tensor in tensors.items() if not is_ours(origin)}
+    return [(tensor, origin) for origin, tensor in (theirs or tensors).items()][:_LISTED]
 
 
 def _made_at(graph: tf.Graph, name: str) -> str:
@@ -136,9 +136,9 @@ def _find(graph: tf.Graph, name: str) -> tf.Operation | None:
     for op in graph.get_operations():
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
             called = function_graph(graph, op.get_attr("f").name)
-            found = _find(called, name.removeprefix(f"{op.name}/")) if called is not None else None
-            if found is not None:
-                return found
+            inner_op = _find(called, name.removeprefix(f"{op.name}/")) if called is not None else None
+            if inner_op is not None:
+                return inner_op
     return None
 
 
@@ -159,10 +159,10 @@ def _refused(error: Exception, graph: tf.Graph | None) -> tuple[str, str]:
     """Returns XLA's error in one line, and advice."""
     node = _NODE.search(str(error))
     line = _made_at(graph, node[1] or node[2]) if node and graph is not None else raised_at(error)
-    at = f" ({line})" if line else ""
+    place = f" ({line})" if line else ""
     unsupported = _UNSUPPORTED.search(str(error))
     if unsupported:
-        return f"XLA does not support {unsupported[1]}{at}", op_advice(unsupported[1])
+        return f"XLA does not support {unsupported[1]}{place}", op_advice(unsupported[1])
     if "must be a compile-time constant" in str(error):
-        return f"a size depends on the data{at}", "compute it from static shapes, or make it a constant"
-    return f"XLA cannot compile the step{at}: {one_line(error)}", ""
+        return f"a size depends on the data{place}", "compute it from static shapes, or make it a constant"
+    return f"XLA cannot compile the step{place}: {one_line(error)}", ""

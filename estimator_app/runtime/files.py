@@ -124,14 +124,14 @@ def check_no_pattern(path: str) -> None:
     Raises:
       ValueError: The path has [ or a backslash in it, with which a pattern does not match itself; * and ? do.
     """
-    if found := re.search(r"[\[\\]", path):
+    if match := re.search(r"[\[\\]", path):
         raise ValueError(
-            f"{path!r} has {found[0]!r} in it, which TensorFlow takes for a part of a pattern: it could not read a "
+            f"{path!r} has {match[0]!r} in it, which TensorFlow takes for a part of a pattern: it could not read a "
             "checkpoint back from there; choose a path without [ and \\"
         )
 
 
-def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
+def check_plain(folder: str, recursive: bool = False, beginning: str = "") -> None:
     """Checks that a folder from an untrusted source holds only files and folders, or links to files and folders.
 
     Must be called before anything in the folder is opened. URIs pass, as they can hold nothing else, and so do broken
@@ -139,14 +139,14 @@ def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
 
     Args:
       folder: Path or URI.
-      whole: Whether to check subfolders recursively. The entries of a linked folder are checked too, but not its
+      recursive: Whether to check subfolders recursively. The entries of a linked folder are checked too, but not its
         subfolders.
       beginning: Prefix of the names to check; "" for all.
 
     Raises:
       ValueError: It holds a named pipe, a device or a socket.
     """
-    for path in _below(folder, whole) if "://" not in folder else ():
+    for path in _below(folder, recursive) if "://" not in folder else ():
         if not os.path.basename(path).startswith(beginning):
             continue
         with contextlib.suppress(OSError):
@@ -160,15 +160,15 @@ def is_without_links(folder: str) -> bool:
     return all(stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR) for path in _below(folder, True))
 
 
-def _below(folder: str, whole: bool) -> Iterator[str]:
-    """Yields the paths of a local folder's entries, recursively if `whole`; nothing when there is no such folder."""
-    folders = [(folder, whole)]  # no recursive calls: folders may be nested deeper than Python's recursion limit
+def _below(folder: str, recursive: bool) -> Iterator[str]:
+    """Yields the paths of a local folder's entries, recursively if `recursive`; nothing if there is no such folder."""
+    folders = [(folder, recursive)]  # no recursive calls: folders may be nested deeper than Python's recursion limit
     while folders:
-        folder, whole = folders.pop()
+        folder, recursive = folders.pop()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 yield entry.path
-                if whole and entry.is_dir():
+                if recursive and entry.is_dir():
                     folders.append((entry.path, not entry.is_symlink()))
 
 
@@ -199,19 +199,19 @@ def writing(path: str, folder: str) -> Iterator[IO[bytes]]:
     with contextlib.ExitStack() as stack:
         name = path.rpartition("/")[2]
         scratch = stack.enter_context(tempfile.TemporaryDirectory()) if "://" in path else folder
-        written = f"{scratch}/.{name}.{uuid.uuid4().hex}.tmp"
+        temporary = f"{scratch}/.{name}.{uuid.uuid4().hex}.tmp"
         try:
-            with open(written, "xb") as file:
+            with open(temporary, "xb") as file:
                 yield file
             if "://" not in path:
-                os.replace(written, path)
+                os.replace(temporary, path)
                 return
-            copy(written, path)
+            copy(temporary, path)
         except OSError as error:
             raise OSError(f"cannot write {path!r}: {reason(error)}") from error
         finally:
             with contextlib.suppress(OSError):  # exists only if it was not renamed
-                os.unlink(written)
+                os.unlink(temporary)
 
 
 def make_folder(path: str) -> None:
@@ -270,14 +270,14 @@ def copy_folder(folder: str, copied: str, last: str) -> None:
     Raises:
       OSError: A file cannot be written.
     """
-    written = copied if is_in_bucket(copied) else "{}/temp-{}".format(*copied.rsplit("/", 1))
+    destination = copied if is_in_bucket(copied) else "{}/temp-{}".format(*copied.rsplit("/", 1))
     for path in sorted(_place(folder).paths_below(folder), key=lambda path: path == f"{folder}/{last}"):
-        target = written + path.removeprefix(folder)
-        if written != copied:
-            _place(written).make_folder(target.rpartition("/")[0])
+        target = destination + path.removeprefix(folder)
+        if destination != copied:
+            _place(destination).make_folder(target.rpartition("/")[0])
         copy(path, target)
-    if written != copied:
-        rename(written, copied)
+    if destination != copied:
+        rename(destination, copied)
 
 
 def rename(source: str, target: str) -> None:

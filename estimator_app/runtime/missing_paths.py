@@ -64,8 +64,8 @@ def check_images(files: Sequence[str]) -> None:
     """Raises ValueError if none of the named files of images exists; if some do, these can be classified."""
     if files and all(_is_missing(file) and not _matches(file) for file in files):
         more = f", nor does any of {len(files) - 1} more files" if len(files) > 1 else ""
-        what = f"no file matches {files[0]!r}" if is_pattern(files[0]) else f"{files[0]!r} does not exist"
-        raise ValueError(f"{what}{more}")
+        problem = f"no file matches {files[0]!r}" if is_pattern(files[0]) else f"{files[0]!r} does not exist"
+        raise ValueError(f"{problem}{more}")
 
 
 def no_run(model_dir: str) -> str:

@@ -32,8 +32,8 @@ def users_line(frames: Iterable[Frame]) -> str:
     Args:
       frames: Frames of the trace, outermost first.
     """
-    own = [frame for frame in frames if not _is_library(frame.filename)]
-    return f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    user_frames = [frame for frame in frames if not _is_library(frame.filename)]
+    return f"{os.path.relpath(user_frames[-1].filename)}:{user_frames[-1].lineno}" if user_frames else ""
 
 
 def raised_at(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Error messages of a dataset that cannot be read further; TensorFlow's own name neither record nor cause.
 
-tf.errors.InvalidArgumentError("Invalid JPEG data …") ──named()──▶ ValueError: which record of which shard
-tf.errors.NotFoundError("…/train-00000-of-00042.tfrecord") ──named()──▶ ValueError: the dataset was replaced or moved
+tf.errors.InvalidArgumentError("Invalid JPEG data …") ──record_errors()──▶ ValueError: which record of which shard
+tf.errors.NotFoundError("…-00000-of-00042.tfrecord") ──record_errors()──▶ ValueError: the dataset was replaced or moved
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tpu_input.storage.positions import check_stands, unread
 
 
 @contextlib.contextmanager
-def named(manifest: Manifest, split: str) -> Iterator[None]:
+def record_errors(manifest: Manifest, split: str) -> Iterator[None]:
     """Context manager that replaces errors of the parser or decoder by a ValueError that names the record.
 
     A shard that is not there any more is also a ValueError. All other errors pass through unchanged.
@@ -40,9 +40,9 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
         place = find_undecodable(manifest, split, reason)
         if place is None:
             raise
-        said = reason.partition(", value: ")[0]  # followed by the record itself, which is left out
+        summary = reason.partition(", value: ")[0]  # followed by the record itself, which is left out
         raise ValueError(
-            f"{place} has an image or a label that cannot be decoded ({said}); find all such records with: "
+            f"{place} has an image or a label that cannot be decoded ({summary}); find all such records with: "
             f"jpeg2tpu verify {manifest.path}"
         ) from error
 

@@ -68,23 +68,23 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
 
 def write_bytes(path: str, content: bytes) -> None:
     """Writes a file atomically: an object of a store appears when it is complete, another file is renamed."""
-    with _errors(), _atomic(path) as written, tf.io.gfile.GFile(written, "wb") as file:
+    with _errors(), _atomic(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
         file.write(content)
 
 
 def copy(source: str, target: str) -> None:
     """Copies a file between any two places that TensorFlow knows, atomically as write_bytes()."""
-    with _errors(), _atomic(target) as written:
-        tf.io.gfile.copy(source, written, overwrite=True)
+    with _errors(), _atomic(target) as temporary:
+        tf.io.gfile.copy(source, temporary, overwrite=True)
 
 
 @contextlib.contextmanager
 def _atomic(path: str) -> Iterator[str]:
     folder, _, name = path.rpartition("/")
-    written = path if is_in_bucket(path) else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-    yield written
-    if written != path:
-        tf.io.gfile.rename(written, path, overwrite=True)
+    temporary = path if is_in_bucket(path) else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    yield temporary
+    if temporary != path:
+        tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
 def rename(source: str, target: str) -> None:

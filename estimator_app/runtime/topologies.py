@@ -32,7 +32,7 @@ class Chip:
       bytes_per_second: Peak memory bandwidth of a chip.
       vcpus: vCPUs of a TPU VM by its number of chips. A slice that fits into one VM is one VM, larger ones consist of
         VMs of 4 chips.
-      of_host: Chips per host, as Google's tables count hosts.
+      chips_per_host: Chips per host, as Google's tables count hosts.
       slices: Available slices, as sides in chips, smallest first.
       pod: Chips of the largest slice, for generations that also have slices whose sides are multiples of 4 in ascending
         order; 0 for others.
@@ -43,7 +43,7 @@ class Chip:
     flops: float
     bytes_per_second: float
     vcpus: dict[int, int]
-    of_host: int
+    chips_per_host: int
     slices: tuple[str, ...]
     pod: int = 0
 
@@ -108,7 +108,7 @@ class Topology:
     @property
     def machines(self) -> fractions.Fraction:
         """Number of hosts, as Google's tables count them."""
-        return fractions.Fraction(self.num_cores // self.chip.cores, self.chip.of_host)
+        return fractions.Fraction(self.num_cores // self.chip.cores, self.chip.chips_per_host)
 
     @property
     def vcpus(self) -> int:
@@ -175,5 +175,5 @@ def find_topology(name: str) -> Topology:
         cubes = f", or multiples of 4 in ascending order, up to {chip.pod:,} chips" if chip.pod else ""
         raise ValueError(f"there is no slice {name!r}; {generation} has {', '.join(chip.slices)}{cubes}")
     num_chips = math.prod(map(int, sides.split("x")))
-    of_vm = num_chips if num_chips in chip.vcpus else _CHIPS_OF_VM
-    return Topology(name, chip, num_chips // of_vm, of_vm * chip.cores)
+    chips_per_vm = num_chips if num_chips in chip.vcpus else _CHIPS_OF_VM
+    return Topology(name, chip, num_chips // chips_per_vm, chips_per_vm * chip.cores)

@@ -38,7 +38,7 @@ class Software:
       runtime: Name of the TPU VM's software, with {version} and {pod}; "" if there is none.
       trainers: Trainers that run there, as far as is documented.
       package: Python package that is installed there, with {version}; "" if TensorFlow is part of the runtime.
-      known: What is known not to work, in a phrase; "" for nothing.
+      problem: What is known not to work, in a phrase; "" for nothing.
     """
 
     versions: tuple[tuple[int, int], ...]
@@ -46,7 +46,7 @@ class Software:
     runtime: str
     trainers: tuple[str, ...]
     package: str = ""
-    known: str = ""
+    problem: str = ""
 
 
 _RUNTIME = "tpu-vm-tf-{version}{pod}"
@@ -57,14 +57,14 @@ ROWS = (
         ("v5e", "v5p"),
         f"{_RUNTIME}-pjrt",
         ("tf_distribute",),
-        known=f"with PJRT, TPUEstimator is reported to crash ({_ESTIMATOR_ISSUE}, open)",
+        problem=f"with PJRT, TPUEstimator is reported to crash ({_ESTIMATOR_ISSUE}, open)",
     ),
     Software(
         ((2, 15),),
         ("v6e",),
         f"{_RUNTIME}-pjrt",
         ("tf_distribute",),
-        known=(
+        problem=(
             "documented, but its libtpu is of the time before v6e: prefer 2.19 or 2.20; with PJRT, TPUEstimator is "
             f"reported to crash ({_ESTIMATOR_ISSUE}, open)"
         ),
@@ -130,7 +130,7 @@ def table() -> str:
             f"`{row.runtime.format(version='x.y.z', pod='[-pod]')}`",
             f"`{row.package.format(version='x.y.z')}`" if row.package else "nothing",
             ", ".join(row.trainers),
-            row.known,
+            row.problem,
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -58,7 +58,7 @@ class Classifier:
 
     def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
         """Returns the class probabilities of each file, in label order; a ValueError if it is not an image."""
-        return of_images(files, self._probabilities)
+        return run_on_files(files, self._probabilities)
 
     def logits(self, files: Sequence[bytes]) -> list[Array | ValueError]:
         """Returns the class logits of each file, in label order; a ValueError for a file that is not an image.
@@ -66,7 +66,7 @@ class Classifier:
         For an export without the signature LOGITS, these are the logarithms of its probabilities, which have the same
         softmax. Classes whose probability has underflowed to 0 are then tied.
         """
-        return of_images(files, self._logits)
+        return run_on_files(files, self._logits)
 
     def _probabilities(self, files: tf.Tensor) -> Array:
         return self.signature(image_bytes=files)["probabilities"].numpy()  # type: ignore[no-any-return]
@@ -77,7 +77,7 @@ class Classifier:
         return self.logits_signature(image_bytes=files)[LOGITS].numpy()  # type: ignore[no-any-return]
 
 
-def of_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+def run_on_files(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
     """Returns a row of run(files) for each file; a ValueError for a file that is not an image.
 
     Args:
@@ -86,11 +86,11 @@ def of_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list
     """
     reasons = [_reason(encoded) for encoded in files]
     good = [encoded for encoded, reason in zip(files, reasons, strict=True) if not reason]
-    found = iter(_each(good, run) if good else [])
-    return [ValueError(reason) if reason else next(found) for reason in reasons]
+    rows = iter(_run_images(good, run) if good else [])
+    return [ValueError(reason) if reason else next(rows) for reason in reasons]
 
 
-def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+def _run_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
     import tensorflow as tf
 
     try:
@@ -100,7 +100,7 @@ def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Arr
         if len(files) == 1:
             return [ValueError(f"the {_format(files[0])} file is damaged")]
     # One of the files is damaged: each is run alone to find out which.
-    return [result for encoded in files for result in _each([encoded], run)]
+    return [result for encoded in files for result in _run_images([encoded], run)]
 
 
 def load_classifier(path: str) -> Any:
@@ -120,7 +120,7 @@ def load_classifier(path: str) -> Any:
         return load_stablehlo(path)
     import tensorflow as tf
 
-    files.check_plain(path, whole=True)
+    files.check_plain(path, recursive=True)
     try:
         classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])
         # An export for TPUs has a second graph, with an additional tag.

@@ -14,12 +14,12 @@ from estimator_app.model_dir.checkpoints import (
     NAME,
     DamagedCheckpoint,
     damage,
+    intact_checkpoints,
     latest_checkpoint,
     main_file,
     misfit,
     shapes,
     steps,
-    whole,
 )
 from estimator_app.model_dir.exports import KINDS, NUMBER, PROGRAM_NAMES, folder, is_complete, read_exports
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
@@ -44,31 +44,31 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
     """
     files.check_no_pattern(path or model_dir)
     if step is not None:
-        known = steps(model_dir)
-        if step not in known:
-            raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, known))}")
-        found: str | None = f"{model_dir}/{NAME}-{step}"
+        present = steps(model_dir)
+        if step not in present:
+            raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, present))}")
+        checkpoint: str | None = f"{model_dir}/{NAME}-{step}"
     elif path is not None:
-        found = re.sub(r"\.(npz|index|meta|data-\d+-of-\d+)$", "", path)
-        folder_of, _, name = found.rpartition("/")
-        files.check_plain(folder_of, beginning=f"{name}.")
-        if not files.exists(main_file(found)):
-            raise ValueError(no_checkpoint(found))
+        checkpoint = re.sub(r"\.(npz|index|meta|data-\d+-of-\d+)$", "", path)
+        parent, _, name = checkpoint.rpartition("/")
+        files.check_plain(parent, beginning=f"{name}.")
+        if not files.exists(main_file(checkpoint)):
+            raise ValueError(no_checkpoint(checkpoint))
     else:
         try:
-            found = latest_checkpoint(model_dir)
+            checkpoint = latest_checkpoint(model_dir)
         except DamagedCheckpoint as error:
             raise ValueError(f"{error}; {_instead(model_dir, flag)}") from error
-    if not found:
+    if not checkpoint:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
-    if wrong := damage(found):
-        raise ValueError(f"{wrong}; {_instead(model_dir, flag, found)}")
-    return _like(found, model_dir) if path is not None else found
+    if wrong := damage(checkpoint):
+        raise ValueError(f"{wrong}; {_instead(model_dir, flag, checkpoint)}")
+    return _like(checkpoint, model_dir) if path is not None else checkpoint
 
 
 def _instead(model_dir: str, flag: str, damaged: str | None = None) -> str:
     """Returns advice for a damaged checkpoint: which other checkpoints are intact."""
-    others = [f"{flag}{path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
+    others = [f"{flag}{path.rpartition('-')[2]}" for path in intact_checkpoints(model_dir, besides=damaged)]
     return f"use an intact one: {', '.join(others)}" if others else "the run has no other intact checkpoint"
 
 
@@ -105,9 +105,9 @@ def find_export(path: str) -> str:
     files.check_plain(path)
     if {*PROGRAM_NAMES} & {*(inside := files.names(path))}:
         return path
-    found = _newest(path) or _newest(f"{path}/export") or _listed(path)
-    if found:
-        return found
+    export = _newest(path) or _newest(f"{path}/export") or _listed(path)
+    if export:
+        return export
     if CONFIG_NAME in inside:
         hint = f"but a run without an export; export it with: {command_for('export', path)}"
     elif MANIFEST_NAME in inside:
@@ -123,7 +123,7 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
     Raises:
       ValueError: It does not record them, or contains something other than files and folders.
     """
-    files.check_plain(path, whole=True)
+    files.check_plain(path, recursive=True)
     try:
         step = json_fields.load(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
         if type(step) is not int or step < 0:
@@ -138,7 +138,7 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
 
 def _newest(export_dir: str) -> str | None:
     """Returns the path of the SavedModel with the highest number, of any kind; None when there is none."""
-    return _last(found for kind in KINDS for found in _numbered(folder(export_dir, kind)))
+    return _last(path for kind in KINDS for path in _numbered(folder(export_dir, kind)))
 
 
 def _listed(model_dir: str) -> str | None:

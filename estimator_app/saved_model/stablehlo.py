@@ -58,10 +58,10 @@ class StableHloClassifier:
     def _rows(self, files: Sequence[bytes], name: str) -> list[Array | ValueError]:
         images = [_pixels(encoded, self.config.input) for encoded in files]
         good = [image for image in images if not isinstance(image, ValueError)]
-        rows = iter(self._of_pixels(np.stack(good), name) if good else ())
+        rows = iter(self._run_on_pixels(np.stack(good), name) if good else ())
         return [image if isinstance(image, ValueError) else next(rows) for image in images]
 
-    def _of_pixels(self, pixels: Array, name: str) -> Array:
+    def _run_on_pixels(self, pixels: Array, name: str) -> Array:
         # The program is compiled for each size of a batch: only powers of two are used.
         count = len(pixels)
         padding = (1 << (count - 1).bit_length()) - count
@@ -91,7 +91,7 @@ def load_stablehlo(path: str) -> StableHloClassifier:
     with needing_extras(f"reading {path!r}"):
         import jax
         from jax import export as jax_export
-    files.check_plain(path, whole=True)
+    files.check_plain(path, recursive=True)
     config, _ = read_origin(path)
     try:
         classes = tuple(files.read_text(f"{path}/{_CLASSES}").split("\n")[:-1])

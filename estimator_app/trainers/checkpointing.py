@@ -20,7 +20,7 @@ class CheckpointSaver:
           saved: Called with the step of each checkpoint that was written.
         """
         self._config, self._last, self._saved = config, last, saved
-        self._at = time.monotonic()
+        self._last_time = time.monotonic()
 
     def reached(self, step: int, write: Callable[[], object], now: bool = False) -> None:
         """Calls write(), which writes the checkpoint of a step, if one is due at this step, or if `now`."""
@@ -30,8 +30,8 @@ class CheckpointSaver:
             steps and step // steps > self._last // steps
             for steps in (self._config.steps_per_eval, self._config.save_steps)
         )
-        elapsed = self._config.save_seconds and time.monotonic() - self._at >= self._config.save_seconds
+        elapsed = self._config.save_seconds and time.monotonic() - self._last_time >= self._config.save_seconds
         if now or self._last < 0 or multiple or elapsed:
             write()
-            self._last, self._at = step, time.monotonic()
+            self._last, self._last_time = step, time.monotonic()
             self._saved(step)

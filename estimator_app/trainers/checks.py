@@ -14,7 +14,7 @@ from estimator_app.model.keras_library import plain_variable, set_random_seed
 from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.networks import find_network, make_model
-from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
+from estimator_app.model_dir.checkpoints import VARIABLE_SUFFIX, check_fits
 from tpu_input import Manifest
 from tpu_input.dataset_format.label_kinds import label_kind
 from tpu_input.dataset_format.record_spec import parse_record
@@ -94,8 +94,8 @@ def named_weights(model: Any) -> dict[str, tf.Variable]:
     variables = [*model.trainable_weights, *model.non_trainable_weights]
     kinds = [variable.name.rpartition("/")[2].partition(":")[0] for variable in variables]
     return {
-        f"{number}_{kind}": plain_variable(each)
-        for number, (kind, each) in enumerate(zip(kinds, variables, strict=True))
+        f"{number}_{kind}": plain_variable(variable)
+        for number, (kind, variable) in enumerate(zip(kinds, variables, strict=True))
     }
 
 
@@ -111,11 +111,11 @@ def check_weights(path: str, weights: Mapping[str, tf.Variable], config: TrainCo
     Raises:
       ValueError: The checkpoint is of another network.
     """
-    needed = {f"{kind}/{name}{OF_OBJECT}": list(variable.shape) for name, variable in weights.items()}
+    needed = {f"{kind}/{name}{VARIABLE_SUFFIX}": list(variable.shape) for name, variable in weights.items()}
     check_fits(path, needed, config.network, len(config.classes))
 
 
-def no_number(step: int, config: TrainConfig) -> ValueError:
+def nan_loss_error(step: int, config: TrainConfig) -> ValueError:
     """Returns the exception for a loss of training or evaluation that is NaN or infinite after `step`."""
     rate = config.schedule.learning_rate(step - 1.0)
     return ValueError(
@@ -145,11 +145,11 @@ def check_label_type(manifest: Manifest, config: TrainConfig) -> None:
         )
 
 
-def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -> Metrics:
+def counted(results: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -> Metrics:
     """Returns the Metrics of an evaluation, after a check that it has counted every example once.
 
     Args:
-      found: Values by name, as from metrics.results(), and "global_step".
+      results: Values by name, as from metrics.results(), and "global_step".
       manifest: Of the dataset.
       config: Config of the run; its split was evaluated.
 
@@ -157,14 +157,14 @@ def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -
       ValueError: It has counted more or fewer examples, there are none, or the loss is NaN or infinite. The training
         loss cannot show NaN weights that the last step before the evaluation has caused.
     """
-    metrics, promised = Metrics.of(found, config.split), num_examples(manifest, config.split)
+    metrics, promised = Metrics.of(results, config.split), num_examples(manifest, config.split)
     if metrics.num_examples != promised:
         raise ValueError(
             f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, but the manifest states "
             f"{promised}; find the damage with: jpeg2tpu verify {manifest.path}"
         )
     if not math.isfinite(metrics.loss):
-        raise no_number(metrics.step, config)
+        raise nan_loss_error(metrics.step, config)
     return metrics
 
 

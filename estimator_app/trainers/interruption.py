@@ -60,9 +60,9 @@ class Backoff:
         """
         delay, waited = self.first, 0.0
         while waited < self.total:
-            drawn = min(delay / 2 * (1 + draw()), self.total - waited)
-            yield drawn
-            waited += drawn
+            wait = min(delay / 2 * (1 + draw()), self.total - waited)
+            yield wait
+            waited += wait
             delay = min(2 * delay, self.most)
 
 
@@ -86,21 +86,21 @@ def retry_while_unavailable(
       ValueError: No attempt has made progress during backoff.total seconds of waiting.
     """
     backoff = backoff or Backoff()
-    delays, seen = backoff.delays(), progress()
+    delays, last_step = backoff.delays(), progress()
     while True:
         try:
             return attempt()
         except lost_errors() as error:
             reason = one_line(error)
-        if progress() > seen:
-            delays, seen = backoff.delays(), progress()
+        if progress() > last_step:
+            delays, last_step = backoff.delays(), progress()
         delay = next(delays, None)
         if delay is None:
             raise ValueError(
                 f"TPU unavailable for {backoff.total:.0f} s ({reason}); rerun the same command to resume "
-                f"from step {seen}"
+                f"from step {last_step}"
             )
-        report(f"TPU unavailable ({reason}); retrying from step {seen} in {delay:.0f} s")
+        report(f"TPU unavailable ({reason}); retrying from step {last_step} in {delay:.0f} s")
         wait(delay)
 
 

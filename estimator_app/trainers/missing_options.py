@@ -29,9 +29,9 @@ def check_options(trainer: TrainerName, options: Mapping[str, Any]) -> None:
     """
     for name, none in MISSING.get(trainer, {}).items():
         if options.get(name) not in (None, none):
-            what = f"option {name!r}" if name in _NO_FLAGS else f"--{name}"
+            option = f"option {name!r}" if name in _NO_FLAGS else f"--{name}"
             instead = "convert the TFRecords with jpeg2tpu convert --record" if name == "record" else "leave it out"
             raise ValueError(
-                f"--trainer={trainer} has no {what} yet; {instead}, or use --trainer=tf_distribute with another "
+                f"--trainer={trainer} has no {option} yet; {instead}, or use --trainer=tf_distribute with another "
                 "--model_dir"
             )

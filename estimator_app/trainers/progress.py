@@ -63,31 +63,31 @@ class TimeLeft:
     eval_batches: float
 
     def __post_init__(self) -> None:
-        self._step, self._at = 0, math.nan  # at the last measurement
-        self._begun = (0, math.nan)  # step and time at which the stretch began
+        self._step, self._last_time = 0, math.nan  # at the last measurement
+        self._stretch_start = (0, math.nan)  # step and time at which the stretch began
         self._ahead = 0  # remaining measurements that are part of the beginning
         self._looks, self._steps, self._seconds = 0, 0, 0.0
         self._beginnings: list[tuple[int, float]] = []  # (steps, seconds) of each
         self._evaluations: list[float] = []  # seconds
 
     @classmethod
-    def of(cls, config: TrainConfig, eval_examples: int) -> TimeLeft:
+    def from_config(cls, config: TrainConfig, eval_examples: int) -> TimeLeft:
         """Returns the TimeLeft of a run that evaluates `eval_examples` examples each time."""
         steps_per_eval = {"inline": config.steps_per_eval, "none": config.train_steps, "watch": 0}[config.eval]
         return cls(config.train_steps, steps_per_eval, eval_examples / config.train_batch_size)
 
     def begin(self, step: int, now: float) -> None:
         """Starts a stretch at `step`; `now` is the time in seconds."""
-        if not math.isnan(self._at):
-            self._evaluations.append(now - self._at)
+        if not math.isnan(self._last_time):
+            self._evaluations.append(now - self._last_time)
         if 0 < self._ahead < _BEGINNING:  # the previous stretch had too few measurements
             self._end_beginning()
-        self._step, self._at, self._begun, self._ahead = step, now, (step, now), _BEGINNING
+        self._step, self._last_time, self._stretch_start, self._ahead = step, now, (step, now), _BEGINNING
 
-    def took(self, step: int, now: float) -> None:
+    def add_step(self, step: int, now: float) -> None:
         """Adds a measurement: the stretch has reached `step` at the time `now`, in seconds."""
-        steps, seconds = step - self._step, now - self._at
-        self._step, self._at = step, now
+        steps, seconds = step - self._step, now - self._last_time
+        self._step, self._last_time = step, now
         if self._ahead:
             self._ahead -= 1
             if not self._ahead:
@@ -96,8 +96,8 @@ class TimeLeft:
             self._looks, self._steps, self._seconds = self._looks + 1, self._steps + steps, self._seconds + seconds
 
     def _end_beginning(self) -> None:
-        step, at = self._begun
-        self._beginnings.append((self._step - step, self._at - at))
+        step, start_time = self._stretch_start
+        self._beginnings.append((self._step - step, self._last_time - start_time))
 
     def seconds(self) -> float | None:
         """Returns the remaining seconds of the run after the last measurement; None while there is no estimate."""
@@ -142,9 +142,9 @@ class Progress:
         stop: int | None,
         train_steps: int,
         batch_size: int,
-        left: TimeLeft,
-        shown: bool | None = None,
-        took: Callable[[int, float], None] = lambda step, loss: None,
+        time_left: TimeLeft,
+        shows_bar: bool | None = None,
+        on_step: Callable[[int, float], None] = lambda step, loss: None,
     ) -> None:
         """Starts the measurement, and the progress bar or the lines.
 
@@ -153,18 +153,18 @@ class Progress:
           stop: Step of the next evaluation; None if the trainer does not evaluate.
           train_steps: Steps of the whole run.
           batch_size: Images per step.
-          left: TimeLeft of the run.
-          shown: Whether to show the bar; None shows it if stderr is a terminal, and else prints a line to stderr every
-            SECONDS_PER_LINE, unless the command is --quiet.
-          took: Called with the step and its loss after each measurement.
+          time_left: TimeLeft of the run.
+          shows_bar: Whether to show the bar; None shows it if stderr is a terminal, and else prints a line to stderr
+            every SECONDS_PER_LINE, unless the command is --quiet.
+          on_step: Called with the step and its loss after each measurement.
         """
         self.step, self.loss = start, math.nan
-        self._left, self._took = left, took
-        left.begin(start, time.time())
+        self._time_left, self._on_step = time_left, on_step
+        time_left.begin(start, time.time())
         self._stop, self._train_steps, self._batch_size = stop, train_steps, batch_size
         self._runs, self._losses, self._waited = 0, 0.0, 0.0
-        hidden = not (shows_progress() if shown is None else shown)
-        self._prints_lines = hidden and shown is None and not is_quiet()
+        hidden = not (shows_progress() if shows_bar is None else shows_bar)
+        self._prints_lines = hidden and shows_bar is None and not is_quiet()
         self._last_line = time.time()
         self._bar = tqdm(
             total=train_steps, initial=start, bar_format=_FORMAT % "?", dynamic_ncols=True, leave=False, disable=hidden
@@ -172,19 +172,19 @@ class Progress:
         self._bar.format_meter = _fitted
 
     @classmethod
-    def of(
+    def from_config(
         cls,
         config: TrainConfig,
         start: int,
         stop: int,
-        left: TimeLeft,
-        took: Callable[[int, float], None] = lambda step, loss: None,
+        time_left: TimeLeft,
+        on_step: Callable[[int, float], None] = lambda step, loss: None,
     ) -> Progress:
-        """Returns the Progress of a stretch of training from step `start` to `stop`; `took` as in __init__()."""
+        """Returns the Progress of a stretch of training from step `start` to `stop`; `on_step` as in __init__()."""
         evaluated = None if config.eval == "watch" else stop
-        return cls(start, evaluated, config.train_steps, config.train_batch_size, left, took=took)
+        return cls(start, evaluated, config.train_steps, config.train_batch_size, time_left, on_step=on_step)
 
-    def took(self, step: int, loss: float, began: float, ready: float) -> None:
+    def add_step(self, step: int, loss: float, began: float, ready: float) -> None:
         """Adds a measurement after a step, on a TPU after a loop of steps.
 
         Args:
@@ -201,16 +201,16 @@ class Progress:
             self._first_end, self._first_step = self._last_end, self.step
         else:
             self._waited += max(0.0, ready - began)
-        self._left.took(self.step, self._last_end)
-        seconds = self._left.seconds()
-        left = "?" if seconds is None else tqdm.format_interval(seconds)
-        self._bar.bar_format = _FORMAT % left
+        self._time_left.add_step(self.step, self._last_end)
+        seconds = self._time_left.seconds()
+        remaining = "?" if seconds is None else tqdm.format_interval(seconds)
+        self._bar.bar_format = _FORMAT % remaining
         self._bar.set_postfix_str(self._line(), refresh=False)
         self._bar.update(self.step - before)
         if self._prints_lines and self._last_end - self._last_line >= SECONDS_PER_LINE:
             self._last_line = self._last_end
-            print_line(f"step {step}/{self._train_steps}: {left} left, {self._line()}", sys.stderr)
-        self._took(step, loss)
+            print_line(f"step {step}/{self._train_steps}: {remaining} left, {self._line()}", sys.stderr)
+        self._on_step(step, loss)
 
     def values(self) -> dict[str, float]:
         """Returns columns of history.csv for the steps so far; columns of speed exclude the first step."""
@@ -260,8 +260,8 @@ def _fitted(ncols: int | None = None, postfix: str | None = None, **others: Any)
     """Returns tqdm's line without the last parts that do not fit; tqdm would cut it anywhere, even within a number."""
     parts = postfix.split(", ") if postfix else []
     while parts and ncols:
-        whole = tqdm.format_meter(ncols=None, postfix=", ".join(parts), **others)
-        if len(whole) - _BAR + _LEAST_BAR <= ncols:
+        line = tqdm.format_meter(ncols=None, postfix=", ".join(parts), **others)
+        if len(line) - _BAR + _LEAST_BAR <= ncols:
             break
         parts.pop()
     return str(tqdm.format_meter(ncols=ncols, postfix=", ".join(parts), **others))

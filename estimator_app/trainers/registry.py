@@ -31,8 +31,8 @@ class Trainer:
     Attributes:
       make: (config, model_dir, cluster, initial=None) -> the state of a run, the first argument of train and evaluate;
         initial weights as of make_weighted_model().
-      train: (state, manifest, config, step, last, stop, left, saved, took) -> columns of history.csv; trains from the
-        checkpoint of `step` to the one of `last`.
+      train: (state, manifest, config, step, last, stop, time_left, saved, on_step) -> columns of history.csv; trains
+        from the checkpoint of `step` to the one of `last`.
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
       save: (config, checkpoint, path, classes_file, extra, export_to_tpu) -> None, with an export written there.
       checks: Class of what preflight checks and compiles of a run.

@@ -89,25 +89,25 @@ def save_model(run: TrainConfig, model: Any, path: str, classes_file: str, extra
     decoded = tf.TensorSpec([None, side, side, 3], tf.float32, name=PIXELS)
 
     @tf.function(input_signature=[decoded], autograph=False)  # type: ignore[untyped-decorator]
-    def of_pixels(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = apply(model, from_infeed(pixels, arrived), training=False)
-        return {"probabilities": probabilities(found, run.task), LOGITS: found}
+    def run_pixels(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = apply(model, from_infeed(pixels, arrived), training=False)
+        return {"probabilities": probabilities(outputs, run.task), LOGITS: outputs}
 
     # A function of its own, so that the decoders are built and stored once for both signatures that have them.
     @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
-    def of_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        found: dict[str, tf.Tensor] = of_pixels(tf.cast(decode_files(image_bytes, arrived), tf.float32))
-        return found
+    def run_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs: dict[str, tf.Tensor] = run_pixels(tf.cast(decode_files(image_bytes, arrived), tf.float32))
+        return outputs
 
     @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
     def logits(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {LOGITS: of_files(image_bytes)[LOGITS]}
+        return {LOGITS: run_files(image_bytes)[LOGITS]}
 
     @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
     def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return classified(of_files(image_bytes)["probabilities"], run.task, module.names)
+        return classified(run_files(image_bytes)["probabilities"], run.task, module.names)
 
-    signatures = {"serving_default": classify, LOGITS: logits, PIXELS: of_pixels}
+    signatures = {"serving_default": classify, LOGITS: logits, PIXELS: run_pixels}
     tf.saved_model.save(module, path, signatures)
     files.make_folder(f"{path}/assets.extra")
     for name, source in extra.items():

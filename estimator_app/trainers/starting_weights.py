@@ -28,7 +28,7 @@ from estimator_app.model.network_names import is_users
 from estimator_app.model.published_weights import Normalization, find_normalization, is_published, read_published
 from estimator_app.model.safetensors_files import read_header
 from estimator_app.model_dir.array_files import ArrayReader
-from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT, main_file, open_checkpoint
+from estimator_app.model_dir.checkpoints import NAME, VARIABLE_SUFFIX, main_file, open_checkpoint
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
@@ -40,7 +40,7 @@ from tpu_input.dataset_format.csv_cells import csv_cell
 Array = npt.NDArray[Any]
 
 TABLE_NAME = "initial_weights.csv"
-_NAMED = 3  # number of names that a message lists
+_MOST_NAMES = 3  # number of names that a message lists
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -81,12 +81,12 @@ class StartingWeights:
         return text.getvalue()
 
     def __str__(self) -> str:
-        own = [row for row in self.rows if row[0]]
-        new = [f"{row[0]} ({row[4]})" for row in own if row[4]]
-        more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
-        new_ones = f"; new: {', '.join(new[:_NAMED])}{more}" if new else ""
+        network_rows = [row for row in self.rows if row[0]]
+        new = [f"{row[0]} ({row[4]})" for row in network_rows if row[4]]
+        more = f" and {len(new) - _MOST_NAMES} more" if len(new) > _MOST_NAMES else ""
+        new_ones = f"; new: {', '.join(new[:_MOST_NAMES])}{more}" if new else ""
         remark = f"; {self.remark}" if self.remark else ""
-        return f"{len(self.values)} of {len(own)} variables{new_ones}{remark}"
+        return f"{len(self.values)} of {len(network_rows)} variables{new_ones}{remark}"
 
 
 def starting_weights(config: TrainConfig) -> StartingWeights:
@@ -103,19 +103,19 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
         return _published_weights(config)
     source, model = read_source(config), make_weighted_model(config)
     head = list(layers_of(model))[-1][0]
-    values, rows, taken = {}, [], set()
+    values, rows, used = {}, [], set()
     for path, (variable, aliases) in variables_of(model).items():
-        found, reason = _match(aliases, source.values)
+        source_name, reason = _match(aliases, source.values)
         shape = tuple(variable.shape)
-        if found and source.values[found].shape != shape:
+        if source_name and source.values[source_name].shape != shape:
             reason = "another shape"
-        elif found and path.startswith(f"{head}/") and source.classes and source.classes != config.classes:
+        elif source_name and path.startswith(f"{head}/") and source.classes and source.classes != config.classes:
             reason = "other classes"
-        if found and not reason:
-            values[path] = source.values[found].astype(_dtype(variable))
-            taken.add(found)
-        of_source = str(list(source.values[found].shape)) if found else ""
-        rows.append((path, str(list(shape)), found, of_source, reason))
+        if source_name and not reason:
+            values[path] = source.values[source_name].astype(_dtype(variable))
+            used.add(source_name)
+        source_shape = str(list(source.values[source_name].shape)) if source_name else ""
+        rows.append((path, str(list(shape)), source_name, source_shape, reason))
     if not values:
         raise ValueError(
             f"--init_from={config.init_from} has no variable that {config.network} has by name and shape: it has "
@@ -125,7 +125,7 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     rows += [
         ("", "", name, str(list(value.shape)), "not in the network")
         for name, value in source.values.items()
-        if name not in taken | listed
+        if name not in used | listed
     ]
     return StartingWeights(values, tuple(rows))
 
@@ -199,28 +199,28 @@ def read_source(config: TrainConfig) -> Source:
     """
     path = config.init_from
     if path.endswith((".keras", ".h5", ".hdf5")):
-        return Source(_of_keras_file(path))
+        return Source(_read_keras_file(path))
     files.check_no_pattern(path)
     folder = path.rpartition("/")[0]
     if files.exists(main_file(path)):
         if files.exists(f"{folder}/{CONFIG_NAME}"):
-            found = find_checkpoint(folder, path=path, flag=f"--init_from={folder}/{NAME}-")
-            return _of_run(read_config(folder), found, config)
-        return Source(_of_checkpoint(path))
+            checkpoint = find_checkpoint(folder, path=path, flag=f"--init_from={folder}/{NAME}-")
+            return _read_run(read_config(folder), checkpoint, config)
+        return Source(_read_checkpoint(path))
     if files.exists(f"{path}/{CONFIG_NAME}"):
-        return _of_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
+        return _read_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
     if not files.exists(path):
         raise ValueError(no_weights(path))
-    found = find_export(path)
+    export = find_export(path)
     try:
-        origin = read_origin(found)[0]
+        origin = read_origin(export)[0]
     except ValueError:  # exported by another program
-        return Source(_of_checkpoint(f"{found}/variables/variables"))
-    variables = WEIGHTS if program_name(found) == STABLEHLO_NAME else "variables/variables"
-    return _of_run(origin, f"{found}/{variables}", config)
+        return Source(_read_checkpoint(f"{export}/variables/variables"))
+    variables = WEIGHTS if program_name(export) == STABLEHLO_NAME else "variables/variables"
+    return _read_run(origin, f"{export}/{variables}", config)
 
 
-def _of_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source:
+def _read_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source:
     """Returns the weights of a run of this program, whose config names its network."""
     if is_users(origin.network) and origin.network != config.network:
         raise ValueError(
@@ -253,7 +253,7 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
             keys = [f"ema/{name}", f"weights/{name}", f"fixed/{name}", name]
         else:
             name = names[id(variable)]
-            keys = [f"ema_{name}", f"ema/{name}{OF_OBJECT}", name, f"weights/{name}{OF_OBJECT}"]
+            keys = [f"ema_{name}", f"ema/{name}{VARIABLE_SUFFIX}", name, f"weights/{name}{VARIABLE_SUFFIX}"]
         key = next((key for key in keys if reader.has_tensor(key)), None)
         if key is None:
             raise ValueError(f"{source}: {checkpoint!r} has no {name}, the {path} of its network")
@@ -261,7 +261,7 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
     return values
 
 
-def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
+def _read_checkpoint(checkpoint: str) -> dict[str, Array]:
     """Returns the variables of any checkpoint of TensorFlow by name, without its optimizer's."""
     import tensorflow as tf
 
@@ -269,7 +269,7 @@ def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
         reader = tf.train.load_checkpoint(checkpoint)
         full_names = _full_names(reader)
         return {
-            full_names.get(key) or key.removesuffix(OF_OBJECT): reader.get_tensor(key)
+            full_names.get(key) or key.removesuffix(VARIABLE_SUFFIX): reader.get_tensor(key)
             for key, dtype in reader.get_variable_to_dtype_map().items()
             if (dtype.is_floating or dtype.is_integer) and not NOT_WEIGHTS.search(full_names.get(key) or key)
         }
@@ -286,10 +286,10 @@ def _full_names(reader: Any) -> dict[str, str]:
         return {}
     graph = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
     attributes = [attribute for node in graph.nodes for attribute in node.attributes]
-    return {each.checkpoint_key: each.full_name for each in attributes if "/" in each.full_name}
+    return {attribute.checkpoint_key: attribute.full_name for attribute in attributes if "/" in attribute.full_name}
 
 
-def _of_keras_file(path: str) -> dict[str, Array]:
+def _read_keras_file(path: str) -> dict[str, Array]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             local = f"{folder}/{path.rpartition('/')[2]}"  # neither Keras nor h5py opens gs://
@@ -310,14 +310,14 @@ def _match(aliases: Iterable[str], values: Mapping[str, Array]) -> tuple[str, st
     for alias in aliases:
         if alias in values:
             return alias, ""
-        found = [name for name in values if name.endswith(f"/{alias}")]
-        if len(found) == 1:
-            return found[0], ""
-        if found:
-            return "", f"{len(found)} variables of the source have this name"
+        matches = [name for name in values if name.endswith(f"/{alias}")]
+        if len(matches) == 1:
+            return matches[0], ""
+        if matches:
+            return "", f"{len(matches)} variables of the source have this name"
     return "", "not in the source"
 
 
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
-    return ", ".join(listed[:_NAMED]) + (", …" if len(listed) > _NAMED else "")
+    return ", ".join(listed[:_MOST_NAMES]) + (", …" if len(listed) > _MOST_NAMES else "")

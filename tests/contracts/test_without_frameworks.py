@@ -67,9 +67,9 @@ config = TrainConfig.of(manifest, options)
 assert read_dataset(config).fingerprint == config.fingerprint
 check_evaluable(manifest, config)
 image = tpu_input.TrainSource(manifest, config.input, config.train_batch_size)[0]["image"]
-progress = Progress.of(config, 0, 4, TimeLeft.of(config, 10))
+progress = Progress.from_config(config, 0, 4, TimeLeft.from_config(config, 10))
 for step in (1, 2):
-    progress.took(step, 2.0 / step, 0.0, 0.0)
+    progress.add_step(step, 2.0 / step, 0.0, 0.0)
 examples = manifest.split("validation").num_examples
 confusion = np.diag([examples] + [0] * (len(config.classes) - 1))
 found = {"global_step": 4, "num_examples": examples, "accuracy": 1.0, "cross_entropy": 0.5}

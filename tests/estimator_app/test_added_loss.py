@@ -42,13 +42,13 @@ def regularized(images, num_classes, training):
 def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_evaluation_s(
     digits_dataset, tmp_path, monkeypatch, kind
 ):
-    losses, original = [], Progress.took
+    losses, original = [], Progress.add_step
 
     def record(self, step, loss, *args):
         losses.append(loss)
         original(self, step, loss, *args)
 
-    monkeypatch.setattr(Progress, "took", record)
+    monkeypatch.setattr(Progress, "add_step", record)
     for name in ("scaling", "regularized"):
         network = f"test_added_loss:{name}"
         config = configured(digits_dataset, trainer=kind, network=network, train_steps=3, precision="bfloat16")

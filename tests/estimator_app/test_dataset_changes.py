@@ -32,13 +32,13 @@ from estimator_app.runtime.tensorflow_startup import import_tensorflow
 import_tensorflow(verbose=False)
 from estimator_app.__main__ import main
 from estimator_app.trainers.progress import Progress
-took = Progress.took
+took = Progress.add_step
 def waits(self, *args):
     took(self, *args)
     if self.step == 3:
         print("waiting", flush=True)
         sys.stdin.readline()
-Progress.took = waits
+Progress.add_step = waits
 sys.exit(main(sys.argv[1:]))
 """
 

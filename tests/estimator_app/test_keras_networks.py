@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.config import default_trainer
-from estimator_app.model_dir.checkpoints import OF_OBJECT
+from estimator_app.model_dir.checkpoints import VARIABLE_SUFFIX
 from estimator_app.trainers.registry import find_trainer
 from support.app_fixtures import configured, keras_warns
 from tpu_input import make_train_input_fn
@@ -43,7 +43,7 @@ def saved(path):
     checkpoint = tf.train.load_checkpoint(path)
     variables = {}
     for name in checkpoint.get_variable_to_shape_map():
-        place = name.removesuffix(OF_OBJECT).removeprefix("weights/")
+        place = name.removesuffix(VARIABLE_SUFFIX).removeprefix("weights/")
         if place[0].isdigit() and "/" not in place:  # neither the step nor an optimizer's
             variables[place] = checkpoint.get_tensor(name)
     return variables

@@ -62,7 +62,7 @@ def assert_same_weights(model_dir, other) -> None:
 @pytest.mark.long
 def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset, straight, tmp_path, monkeypatch):
     """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
-    original, failure_steps, waited = Progress.took, [5, 5], list[float | None]()
+    original, failure_steps, waited = Progress.add_step, [5, 5], list[float | None]()
 
     def lose(self, *args):
         original(self, *args)
@@ -78,7 +78,7 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
             waited.append(timeout)
             return False
 
-    monkeypatch.setattr(Progress, "took", lose)
+    monkeypatch.setattr(Progress, "add_step", lose)
     config = configured(digits_dataset, trainer=by, **OPTIONS)
     lines: list[str] = []
     training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), lines.append, Stop())

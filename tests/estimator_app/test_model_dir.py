@@ -12,10 +12,10 @@ from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.run_files import (
     Finished,
-    begun,
     read_command,
     read_config,
     read_finished,
+    read_started,
     remove_unfinished,
     write_finished,
     write_run_config,
@@ -124,15 +124,17 @@ def test_a_run_that_never_began_gives_way(tmp_path):
 
 def test_a_run_that_is_extended_keeps_the_learning_rates_that_it_began_with(digits_dataset, tmp_path):
     options = OPTIONS | {"dataset": digits_dataset.path, "learning_rate": None, "decay_steps": None}
-    first = TrainConfig.of(digits_dataset, options, begun(str(tmp_path)))
+    first = TrainConfig.of(digits_dataset, options, read_started(str(tmp_path)))
     assert (first.decay_steps, first.warmup_steps, first.learning_rate) == (20, 1, 0.1 * 16 / 256)
     write_run_config(str(tmp_path), first)
-    assert begun(str(tmp_path)) is None  # told, but nothing is trained yet
+    assert read_started(str(tmp_path)) is None  # told, but nothing is trained yet
     begin(tmp_path)
-    longer = TrainConfig.of(digits_dataset, options | {"train_steps": 50}, begun(str(tmp_path)))
+    longer = TrainConfig.of(digits_dataset, options | {"train_steps": 50}, read_started(str(tmp_path)))
     write_run_config(str(tmp_path), longer)
     assert longer.schedule == first.schedule
-    other = TrainConfig.of(digits_dataset, options | {"train_steps": 50, "decay_steps": 50}, begun(str(tmp_path)))
+    other = TrainConfig.of(
+        digits_dataset, options | {"train_steps": 50, "decay_steps": 50}, read_started(str(tmp_path))
+    )
     with pytest.raises(ValueError, match="its --decay_steps is 20, not 50"):
         write_run_config(str(tmp_path), other)
 

@@ -38,7 +38,7 @@ def test_the_line_fits_into_80_columns_and_no_number_is_cut(monkeypatch, seconds
         progress._bar._time = lambda: clock.now
         for step in range(1001, 1007):  # the first two as fast as the others: a run of 8,006 steps without pauses
             clock.now += seconds
-            progress.took(step, loss=0.1181, began=clock.now, ready=clock.now)
+            progress.add_step(step, loss=0.1181, began=clock.now, ready=clock.now)
         progress._bar.refresh()
         progress.close()  # overwrites the line with blanks
     last = [line for line in re.split(r"[\r\n]|\x1b\[A", read_all(leader)) if line.strip()][-1]
@@ -56,7 +56,7 @@ def test_where_there_is_no_terminal_a_line_now_and_then_shows_where_training_is(
     progress = Progress(0, 100, 600, 32, TimeLeft(train_steps=600, steps_per_eval=100, eval_batches=0))
     for step in range(1, 6):
         clock.now += 16
-        progress.took(step, loss=0.5, began=clock.now, ready=clock.now)
+        progress.add_step(step, loss=0.5, began=clock.now, ready=clock.now)
     progress.close()
     out, err = capsys.readouterr()
     assert out == ""
@@ -95,7 +95,7 @@ class Run:
                 if now - saved > 60:
                     now, saved = now + 0.5, now
                 step += num_steps
-                time_left.took(step, now)
+                time_left.add_step(step, now)
                 looks.append((now, time_left.seconds()))
             now += random.uniform(0.75, 1.25) * self.pause
         return [(moment / now, now - moment, seconds) for moment, seconds in looks if seconds is not None]
@@ -132,7 +132,7 @@ def test_nothing_is_told_of_a_run_before_its_pace_has_been_seen():
     time_left.begin(0, now=0.0)
     estimates = []
     for step, now in ((1, 30.0), (2, 31.0), (3, 31.1), (4, 31.2), (5, 31.3)):
-        time_left.took(step, now)
+        time_left.add_step(step, now)
         estimates.append(time_left.seconds())
     assert estimates[:4] == [None] * 4
     # 995 steps of 0.1 s and ten evaluations, each guessed to take what came before the third step, and nine such

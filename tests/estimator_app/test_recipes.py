@@ -179,14 +179,14 @@ def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset,
 @pytest.mark.skipif(len(TRAINERS) < 2, reason="TensorFlow without TPUEstimator")
 def test_both_trainers_have_the_same_losses_with_all_of_it(digits_dataset, tmp_path, monkeypatch):
     losses: dict[str, list[float]] = {trainer: [] for trainer in TRAINERS}
-    original = Progress.took
+    original = Progress.add_step
     for trainer in TRAINERS:
 
         def record(self, step, loss, *args, curve=losses[trainer]):
             curve.append(loss)
             original(self, step, loss, *args)
 
-        monkeypatch.setattr(Progress, "took", record)
+        monkeypatch.setattr(Progress, "add_step", record)
         train(digits_dataset, tmp_path / trainer, trainer=trainer, **RECIPE)
         assert [row.step for row in read_history(str(tmp_path / trainer))] == [4]
     np.testing.assert_allclose(losses["tpu_estimator"], losses["tf_distribute"], atol=1e-3)

@@ -436,12 +436,12 @@ def test_a_pipe_and_a_device_behind_links_are_found_and_loops_of_links_end(tmp_p
     (tmp_path / "export" / "assets").mkdir(parents=True)
     (tmp_path / "export" / "assets" / "loop").symlink_to(tmp_path / "export")
     (tmp_path / "export" / "nowhere").symlink_to("not_there")
-    files.check_plain(f"{tmp_path}/export", whole=True)
+    files.check_plain(f"{tmp_path}/export", recursive=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "export" / "variables").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "zeros").symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="export/variables/zeros' is a device, not a file or a folder; remove it"):
-        files.check_plain(f"{tmp_path}/export", whole=True)
+        files.check_plain(f"{tmp_path}/export", recursive=True)
     files.check_plain(f"{tmp_path}/export")  # its own names only
     os.mkfifo(tmp_path / "elsewhere" / "model.ckpt-2.index")
     files.check_plain(f"{tmp_path}/elsewhere", beginning="model.ckpt-20.")

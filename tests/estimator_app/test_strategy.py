@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
-from estimator_app.model_dir.checkpoints import OF_OBJECT
+from estimator_app.model_dir.checkpoints import VARIABLE_SUFFIX
 from estimator_app.model_dir.history import read_history
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
@@ -40,7 +40,7 @@ def train(manifest, model_dir, lines=None, **options):
 def weights(model_dir) -> dict[str, np.ndarray]:
     """Returns all variables of the last checkpoint: TensorFlow's own count of saves is none."""
     checkpoint = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
-    names = [name for name in checkpoint.get_variable_to_shape_map() if name.endswith(OF_OBJECT)]
+    names = [name for name in checkpoint.get_variable_to_shape_map() if name.endswith(VARIABLE_SUFFIX)]
     return {name: checkpoint.get_tensor(name) for name in names if not name.startswith("save_counter")}
 
 
@@ -96,7 +96,7 @@ def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_sam
     command = ["train", *flags]
     full = happening(command, "FULL", 3)
     assert full.returncode == 2
-    assert weights(tmp_path / "model")[f"global_step{OF_OBJECT}"] == 0
+    assert weights(tmp_path / "model")[f"global_step{VARIABLE_SUFFIX}"] == 0
     (line,) = full.stderr.splitlines()
     assert line.startswith(f"error: {tmp_path}/model/model.ckpt-4")
     assert line.endswith(
@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_sam
     for event, step, code, saved in [("SIGKILL", 6, -signal.SIGKILL, 4), ("SIGTERM", 7, 143, 7)]:
         process = happening(command, event, step)
         assert process.returncode == code, process.stderr
-        assert weights(tmp_path / "model")[f"global_step{OF_OBJECT}"] == saved
+        assert weights(tmp_path / "model")[f"global_step{VARIABLE_SUFFIX}"] == saved
     assert process.stdout.startswith("resuming cnn at step 4/16")
     go_on = f"resume with: jpeg2tpu train {' '.join(flags)}"
     assert process.stdout.splitlines()[-1] == f"stopped and saved at step 7/16; {go_on}"

@@ -42,7 +42,7 @@ def make_checks(manifest: Manifest, topology: str, **options: Any) -> Any:
 
 def compiled(checks: Any, mode: str, batch: int | None = None) -> Program | TooLarge:
     maker = checks.steps()[mode]
-    return Compiler(sys.executable, checks.topology)(maker.of_size(batch or maker.batch))
+    return Compiler(sys.executable, checks.topology)(maker.make_step(batch or maker.batch))
 
 
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
@@ -109,8 +109,8 @@ def test_the_page_says_what_cores_exchange_and_asks_for_no_layout(digits_dataset
     checks = make_checks(digits_dataset, "v5e:2x2")
     maker = checks.steps()["training"]
     program = program_of(f"%images = u8[8,16,16,3]{{0,3,2,1:T(8,128)(4,1)}} parameter(0)\n  {text}")
-    source = maker.of_size(8)
-    part, _ = check_compile(lambda step: program, source, 8, checks.topology, checks.layout, maker.of_size)
+    source = maker.make_step(8)
+    part, _ = check_compile(lambda step: program, source, 8, checks.topology, checks.layout, maker.make_step)
     (finding,) = [finding for finding in part.findings if "exchange" in finding.seen]
     assert finding.verdict == verdict
     assert not [finding for finding in part.findings if "--layout" in finding.advice]
@@ -126,7 +126,9 @@ def test_too_little_memory_is_a_finding_with_the_batch_that_fits(digits_dataset)
         _, _, batch, _ = step.arguments
         return TooLarge(batch * 2**30, 100 * 2**30) if batch > 100 else program_of("%a = f32[8]{0} all-reduce(%x)")
 
-    part, program = check_compile(compiler, maker.of_size(1024), 1024, checks.topology, checks.layout, maker.of_size)
+    part, program = check_compile(
+        compiler, maker.make_step(1024), 1024, checks.topology, checks.layout, maker.make_step
+    )
     (finding,) = part.findings
     assert (finding.verdict, program) == (FAILS, None)
     assert finding.seen.startswith("training: a step with 1024 images per core takes 1024.00 GiB, 924.00 GiB more than")
@@ -148,7 +150,7 @@ def test_the_step_is_the_function_that_train_calls(digits_dataset, monkeypatch):
     monkeypatch.setattr(tpu_checks, "make_run", make_and_keep)
     checks = make_checks(digits_dataset, "v5e:2x2", **RECIPE | {"augment": "none"})
     for mode, name in (("training", "train_step"), ("evaluation", "eval_step")):
-        source = checks.steps()[mode].of_size(8)
+        source = checks.steps()[mode].make_step(8)
         assert source.name == "estimator_app.trainers.jax.tpu_checks:make_step"
         arguments = json.loads(json.dumps(source.arguments))  # as the other process gets them
         step, shapes = tpu_checks.make_step(jax.devices()[:1], *arguments)

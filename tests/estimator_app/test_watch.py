@@ -15,7 +15,7 @@ import pytest
 
 from estimator_app.config import default_trainer
 from estimator_app.model_dir.checkpoints import finished_steps, prune_checkpoints
-from estimator_app.model_dir.exports import read_kept
+from estimator_app.model_dir.exports import read_complete_exports
 from estimator_app.model_dir.history import best, read_history
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, locked
 from estimator_app.train import run as run_training
@@ -67,7 +67,7 @@ def metrics(model_dir) -> list[tuple[int, dict[str, float]]]:
 
 
 def exported_steps(model_dir) -> dict[str, list[int]]:
-    return {kind: [entry["step"] for entry in read_kept(str(model_dir), kind)] for kind in ("last", "best")}
+    return {kind: [entry["step"] for entry in read_complete_exports(str(model_dir), kind)] for kind in ("last", "best")}
 
 
 def names(model_dir) -> list[str]:

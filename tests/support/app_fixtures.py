@@ -57,13 +57,13 @@ def records_of(manifest: Manifest, split: str) -> list[record_format.Record]:
 def step_losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Returns the list that the loss of every step of this process will be added to."""
     losses: list[float] = []
-    log_step = Progress.took
+    log_step = Progress.add_step
 
     def tell(self: Progress, step: int, loss: float, *args: Any) -> None:
         losses.append(loss)
         log_step(self, step, loss, *args)
 
-    monkeypatch.setattr(Progress, "took", tell)
+    monkeypatch.setattr(Progress, "add_step", tell)
     return losses
 
 
@@ -76,14 +76,14 @@ from estimator_app.__main__ import main
 from estimator_app.trainers import progress
 from estimator_app.trainers.progress import Progress
 progress.SECONDS_PER_LINE = 1e6
-what, step, took = sys.argv[1], int(sys.argv[2]), Progress.took
+what, step, took = sys.argv[1], int(sys.argv[2]), Progress.add_step
 def happens(self, *args):
     took(self, *args)
     if self.step == step and what == "FULL":
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, -1))
     elif self.step == step and what:
         os.kill(os.getpid(), getattr(signal, what))
-Progress.took = happens
+Progress.add_step = happens
 sys.exit(main(sys.argv[3:]))
 """
 

@@ -74,7 +74,7 @@ def answers(port: int) -> bool:
 
 
 def main(dataset: str, model_dir: str) -> None:
-    worker, log_step, deadly = Worker(), Progress.took, [3, 5]
+    worker, log_step, deadly = Worker(), Progress.add_step, [3, 5]
 
     def lose_worker(self: Progress, step: int, loss: float, began: float, ready: float) -> None:
         log_step(self, step, loss, began, ready)
@@ -89,7 +89,7 @@ def main(dataset: str, model_dir: str) -> None:
         def wait(self, timeout: float | None = None) -> bool:
             return False
 
-    Progress.took = lose_worker  # type: ignore[method-assign]
+    Progress.add_step = lose_worker  # type: ignore[method-assign]
     tf.tpu.experimental.initialize_tpu_system, tf.distribute.TPUStrategy = lambda cluster: None, on_worker
     manifest = read_manifest(dataset)
     config = configured(

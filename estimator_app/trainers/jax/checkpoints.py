@@ -62,11 +62,11 @@ def to_arrays(state: TrainState) -> dict[str, Array]:
     return {
         f"{prefix}/{name}": np.asarray(value)
         for part, prefix in _PARTS.items()
-        for name, value in _named(getattr(state, part)).items()
+        for name, value in _leaves_by_path(getattr(state, part)).items()
     }
 
 
-def _named(tree: Any) -> dict[str, Any]:
+def _leaves_by_path(tree: Any) -> dict[str, Any]:
     """Returns the leaves of a tree by their path in it, such as 1/mean/head/kernel."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): value for path, value in leaves}
@@ -82,16 +82,16 @@ def restore(run: JaxRun, path: str) -> TrainState:
     needed = {
         f"{prefix}/{name}": list(value.shape)
         for part, prefix in _PARTS.items()
-        for name, value in _named(getattr(like, part)).items()
+        for name, value in _leaves_by_path(getattr(like, part)).items()
     }
     reader = _reader(run.config, path, needed)
-    found = json.loads(str(reader.get_tensor("position")))
-    if found != _position(run.config):
-        raise ValueError(f"checkpoint {path!r} is of {found}, but this run is of {_position(run.config)}")
+    position = json.loads(str(reader.get_tensor("position")))
+    if position != _position(run.config):
+        raise ValueError(f"checkpoint {path!r} is of {position}, but this run is of {_position(run.config)}")
     parts = {}
     for part, prefix in _PARTS.items():
         tree = getattr(like, part)
-        arrays = [reader.get_tensor(f"{prefix}/{name}") for name in _named(tree)]
+        arrays = [reader.get_tensor(f"{prefix}/{name}") for name in _leaves_by_path(tree)]
         parts[part] = jax.tree.unflatten(jax.tree.structure(tree), arrays)
     return TrainState(step=np.asarray(step_of(path), np.int32), **parts)
 
@@ -108,11 +108,11 @@ def read_evaluated(config: TrainConfig, variables: Variables, path: str) -> tupl
     keys = {name: f"{'ema' if config.ema else part}/{name}" for name, part in prefix.items()}
     shapes = {
         keys[name]: list(variable.shape)
-        for names, of_model in (
+        for names, model_variables in (
             (variables.weights, variables.model.trainable_variables),
             (variables.fixed, variables.model.non_trainable_variables),
         )
-        for name, variable in zip(names, of_model, strict=True)
+        for name, variable in zip(names, model_variables, strict=True)
     }
     reader = _reader(config, path, shapes)
     return {name: reader.get_tensor(key) for name, key in keys.items()}, step_of(path)

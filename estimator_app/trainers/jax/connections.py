@@ -72,22 +72,22 @@ class Met(NamedTuple):
     service_port: int
 
 
-def meet(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
+def meet(place: Place, settings: Mapping[str, Any], timeout: float) -> Met:
     """Connects the processes of a run, and compares what they are given.
 
     Args:
       place: Of this process.
-      given: What must be the same in all processes, by name: flags, versions.
+      settings: What must be the same in all processes, by name: flags, versions.
       timeout: Seconds within which all processes must have come.
 
     Raises:
       ValueError: The address does not answer or is not free, processes are missing, or they differ.
     """
-    given = json.loads(json.dumps(given, default=str))  # as they arrive from the others
-    return (_follow if place.process_id else _lead)(place, given, timeout)
+    settings = json.loads(json.dumps(settings, default=str))  # as they arrive from the others
+    return (_follow if place.process_id else _lead)(place, settings, timeout)
 
 
-def _lead(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
+def _lead(place: Place, settings: Mapping[str, Any], timeout: float) -> Met:
     """Waits for the other processes in process 0."""
     arrivals: queue.SimpleQueue[tuple[int, Line, Mapping[str, Any]]] = queue.SimpleQueue()
     listener, service_port = _listen(place), _free_port()
@@ -112,12 +112,12 @@ def _lead(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
         except queue.Empty:
             problem = problem or _missing(place, [index for index, _ in came], timeout)
             break
-        found = _difference(given, others, index)
-        if not found and (index in dict(came) or not 0 < index < place.num_processes):
-            found = f"two processes have --process_id={index}; give each its own"
+        difference = _difference(settings, others, index)
+        if not difference and (index in dict(came) or not 0 < index < place.num_processes):
+            difference = f"two processes have --process_id={index}; give each its own"
         came.append((index, line))
-        if found and not problem:
-            problem, until = found, min(until, time.monotonic() + _LATE_SECONDS)
+        if difference and not problem:
+            problem, until = difference, min(until, time.monotonic() + _LATE_SECONDS)
     for _, line in came:
         line.send(refused=problem)
     if problem:
@@ -126,7 +126,7 @@ def _lead(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
     return Met(dict(came), service_port)
 
 
-def _follow(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
+def _follow(place: Place, settings: Mapping[str, Any], timeout: float) -> Met:
     """Goes to process 0 from another one, and waits until all have come."""
     host, port = place.host_and_port
     try:
@@ -137,7 +137,7 @@ def _follow(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
             "process 0 there, with the same command and --process_id=0"
         ) from error
     line = Line(connection)
-    line.send(process=place.process_id, given=given)
+    line.send(process=place.process_id, given=settings)
     connection.settimeout(timeout + 2 * _LATE_SECONDS)  # process 0 may have begun to wait just now
     match line.receive():
         case {"refused": ""}:
@@ -150,11 +150,11 @@ def _follow(place: Place, given: Mapping[str, Any], timeout: float) -> Met:
             )
     entrance = socket.create_server((LOOPBACK, 0))
 
-    def tunnel(of_jax: socket.socket) -> None:
+    def tunnel(jax_connection: socket.socket) -> None:
         with contextlib.suppress(OSError):  # process 0 is gone, as its line says
             to_service = connect(host, port, timeout)
             Line(to_service).send(tunnel=True)
-            _join(to_service, of_jax, stays_open=True)
+            _join(to_service, jax_connection, stays_open=True)
 
     start_thread(_accept, entrance, tunnel)
     return Met({0: line}, int(entrance.getsockname()[1]))
@@ -168,13 +168,13 @@ def _missing(place: Place, came: Sequence[int], timeout: float) -> str:
     )
 
 
-def _difference(own: Mapping[str, Any], others: Mapping[str, Any], index: int) -> str:
+def _difference(settings: Mapping[str, Any], others: Mapping[str, Any], index: int) -> str:
     """Returns the line about the first of the values that differ between process 0 and another; "" for none."""
-    for name in sorted({*own, *others}):
-        here, there = own.get(name), others.get(name)
-        if here != there:
+    for name in sorted({*settings, *others}):
+        value, other = settings.get(name), others.get(name)
+        if value != other:
             return (
-                f"the processes differ: {name} is {here!r} in process 0 and {there!r} in process {index}; start all "
+                f"the processes differ: {name} is {value!r} in process 0 and {other!r} in process {index}; start all "
                 "with the same command, of the same installation"
             )
     return ""

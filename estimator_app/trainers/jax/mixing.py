@@ -70,8 +70,8 @@ def mixed(images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_
     targets = jax.nn.one_hot(labels, num_classes) if labels.ndim == 1 else labels
     first, second = share * weight, (1 - share) * weight[::-1]
     total = first + second
-    own = jnp.where(total > 0, first / jnp.where(total > 0, total, 1), share)[:, None]
-    return (1 - other) * images + other * images[::-1], own * targets + (1 - own) * targets[::-1], total
+    own_share = jnp.where(total > 0, first / jnp.where(total > 0, total, 1), share)[:, None]
+    return (1 - other) * images + other * images[::-1], own_share * targets + (1 - own_share) * targets[::-1], total
 
 
 def _beta(alpha: float, seeds: npt.NDArray[np.int64]) -> np.float32:

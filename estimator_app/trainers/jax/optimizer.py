@@ -63,8 +63,8 @@ def adam() -> optax.GradientTransformation:
         count = state.count + 1
         mean = jax.tree.map(lambda old, new: BETA1 * old + (1 - BETA1) * new, state.mean, gradients)
         square = jax.tree.map(lambda old, new: BETA2 * old + (1 - BETA2) * new * new, state.square, gradients)
-        done = count.astype(jnp.float32)
-        correction = jnp.sqrt(1 - BETA2**done) / (1 - BETA1**done)
+        steps = count.astype(jnp.float32)
+        correction = jnp.sqrt(1 - BETA2**steps) / (1 - BETA1**steps)
         updates = jax.tree.map(lambda first, second: correction * first / (jnp.sqrt(second) + EPSILON), mean, square)
         return updates, AdamState(count, mean, square)
 
@@ -97,8 +97,8 @@ def lars(rate: Callable[[Any], Any], weight_decay: float) -> optax.GradientTrans
             local = jnp.float32(1)
             if weight.ndim > 1:
                 size, steepness = jnp.linalg.norm(weight), jnp.linalg.norm(gradient)
-                whole = steepness + weight_decay * size
-                ratio = jnp.where(whole > 0, TRUST * size / jnp.where(whole > 0, whole, 1), 0)
+                total = steepness + weight_decay * size
+                ratio = jnp.where(total > 0, TRUST * size / jnp.where(total > 0, total, 1), 0)
                 local = jnp.where(ratio > 0, ratio, 1)  # a ratio of 0 would never change a kernel of zeros
                 gradient = gradient + weight_decay * weight
             return MOMENTUM * velocity - rate(state.count) * local * gradient

@@ -75,7 +75,7 @@ def _detected(
     from jax._src.clusters import ClusterEnv  # jax.distributed.initialize() detects, but does not tell what
 
     try:
-        found: tuple[Any, Any, Any, Any] = ClusterEnv.auto_detect_unset_distributed_params(
+        parameters: tuple[Any, Any, Any, Any] = ClusterEnv.auto_detect_unset_distributed_params(
             address, num_processes, process_id, None, None, TIMEOUT
         )
     except (RuntimeError, OSError, ValueError) as error:
@@ -83,7 +83,7 @@ def _detected(
             f"JAX cannot find the processes of this cluster: {one_line(error)}; name them with --coordinator_address, "
             "--num_processes and --process_id, or train in this process alone with --num_processes=1"
         ) from error
-    return found
+    return parameters
 
 
 class Group:
@@ -124,14 +124,14 @@ class Group:
         """Returns whether any process has been asked to stop, and sets `stop` then; all call it after each step."""
         if self.size == 1:
             return stop.is_set()
-        of_signal = stop.number if isinstance(stop, Stop) else None
-        own = (of_signal or 1) if stop.is_set() else 0
-        (number,) = self._largest(np.array([own], np.uint32)).tolist()
+        signal_number = stop.number if isinstance(stop, Stop) else None
+        request = (signal_number or 1) if stop.is_set() else 0
+        (number,) = self._largest(np.array([request], np.uint32)).tolist()
         if number:
             self.code = 128 + number
             stop.set()
             if isinstance(stop, Stop):
-                stop.number = of_signal or number
+                stop.number = signal_number or number
         return bool(number)
 
     def from_first(self, values: Any) -> Any:
@@ -151,11 +151,11 @@ class Group:
             words.view(np.uint8)[: len(content)] = np.frombuffer(content, np.uint8)
         for start in range(0, len(words), _PIECE):
             words[start : start + _PIECE] = self._largest(words[start : start + _PIECE])
-        content, found, offset = words.tobytes(), [], 0
+        content, arrays, offset = words.tobytes(), [], 0
         for leaf in leaves:
-            found.append(np.frombuffer(content, leaf.dtype, leaf.size, offset).reshape(leaf.shape))
+            arrays.append(np.frombuffer(content, leaf.dtype, leaf.size, offset).reshape(leaf.shape))
             offset += leaf.nbytes
-        return jax.tree.unflatten(structure, found)
+        return jax.tree.unflatten(structure, arrays)
 
     def _largest(self, row: Any) -> Any:
         """Returns the largest of each number over all processes, of [N] uint32 of each."""
@@ -230,8 +230,8 @@ class Group:
         if not self._may_end():
             threading.Event().wait()  # until _lose() ends the process
         is_users = isinstance(error, user_error_types())
-        said = one_line(error) if isinstance(error, Exception) and is_users else type(error).__name__
-        self._tell(f"process {self.index} failed: {said}")
+        reason = one_line(error) if isinstance(error, Exception) and is_users else type(error).__name__
+        self._tell(f"process {self.index} failed: {reason}")
         code = exit_code(error) if isinstance(error, KeyboardInterrupt) else 2 if is_users else 1
         # Runs before what JAX has registered, which would wait for the others for minutes.
         atexit.register(_exit, code)
@@ -265,7 +265,7 @@ def current() -> Group:
 @contextlib.contextmanager
 def joined(
     place: Place | None,
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     timeout: float = TIMEOUT,
     report: Callable[[str], object] = print,
 ) -> Iterator[Group]:
@@ -275,7 +275,7 @@ def joined(
 
     Args:
       place: Of this process; None if it trains alone.
-      given: As of meet().
+      settings: As of meet().
       timeout: As of meet().
       report: Called with the line that says why this process ends.
 
@@ -287,7 +287,7 @@ def joined(
         yield _current
         return
     group = Group(place.process_id, place.num_processes, report)
-    met = meet(place, given, timeout)
+    met = meet(place, settings, timeout)
     group.watch(met.lines)
     _current = group
     try:

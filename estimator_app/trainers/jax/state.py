@@ -69,10 +69,10 @@ class JaxRun:
 
     def on_devices(self, values: Any) -> Any:
         """Returns process 0's arrays, such as a TrainState's, with a copy on each device; all processes call it."""
-        whole, values = whole_on(self.mesh), self.group.from_first(values)
+        replicated, values = whole_on(self.mesh), self.group.from_first(values)
         with device_errors():
             return jax.tree.map(
-                lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__),
+                lambda value: jax.make_array_from_callback(np.shape(value), replicated, np.asarray(value).__getitem__),
                 values,
             )
 
@@ -110,7 +110,7 @@ def make_run(
     group.call("make", config=config.to_json({}))
     config = dataclasses.replace(config, input=fed_input(config.input))
     variables = make_variables(config, initial)
-    whole, divided = whole_on(mesh), divided_over(mesh)
+    replicated, divided = whole_on(mesh), divided_over(mesh)
     return JaxRun(
         config,
         model_dir,
@@ -118,12 +118,12 @@ def make_run(
         variables,
         jax.jit(
             make_train_step(variables, config),
-            in_shardings=(whole, divided, whole),
-            out_shardings=(whole, whole),
+            in_shardings=(replicated, divided, replicated),
+            out_shardings=(replicated, replicated),
             donate_argnums=0,
         ),
         # Every process then has the values of all examples.
-        jax.jit(make_eval_step(variables, config), in_shardings=(whole, divided), out_shardings=whole),
+        jax.jit(make_eval_step(variables, config), in_shardings=(replicated, divided), out_shardings=replicated),
         group,
     )
 

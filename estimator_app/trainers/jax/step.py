@@ -116,12 +116,12 @@ def make_eval_step(variables: Variables, config: TrainConfig) -> Callable[..., d
 
     def eval_step(values: Mapping[str, Array], batch: Batch) -> dict[str, Array]:
         logits, labels = variables.logits(values, from_infeed(batch["image"], config.input)), batch["label"]
-        found = {"loss": cross_entropy(logits, labels), "label": labels, "weight": batch["weight"]}
+        results = {"loss": cross_entropy(logits, labels), "label": labels, "weight": batch["weight"]}
         if labels.ndim == 2:
-            return found | {"logits": logits}
-        of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)
-        rank = jnp.sum(~(logits < of_label), axis=1)  # NaN counts as larger
-        return found | {"predicted": jnp.argmax(logits, axis=1), "rank": rank}
+            return results | {"logits": logits}
+        label_logits = jnp.take_along_axis(logits, labels[:, None], axis=1)
+        rank = jnp.sum(~(logits < label_logits), axis=1)  # NaN counts as larger
+        return results | {"predicted": jnp.argmax(logits, axis=1), "rank": rank}
 
     return eval_step
 
@@ -134,17 +134,17 @@ def cross_entropy(
     mixed: bool = False,
 ) -> Array:
     """Returns every example's cross-entropy in nats, [N] float32; arguments are as of model.losses.cross_entropy()."""
-    of_class = jnp.asarray(class_weights, jnp.float32) if class_weights else jnp.float32(1)
+    weights = jnp.asarray(class_weights, jnp.float32) if class_weights else jnp.float32(1)
     if labels.ndim == 2 and not mixed:  # several labels per image
         smooth = (1 - label_smoothing) * labels + label_smoothing / 2
         # -log(sigmoid(x)) = softplus(-x)
-        of_each = of_class * smooth * jax.nn.softplus(-logits) + (1 - smooth) * jax.nn.softplus(logits)
-        return jnp.mean(of_each, axis=1)
+        losses = weights * smooth * jax.nn.softplus(-logits) + (1 - smooth) * jax.nn.softplus(logits)
+        return jnp.mean(losses, axis=1)
     by_class = -jax.nn.log_softmax(logits)
     # Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7.
     smooth = (1 - label_smoothing) * by_class + label_smoothing * jnp.mean(by_class, axis=1, keepdims=True)
     shares = labels if mixed else jax.nn.one_hot(labels, logits.shape[1])
-    return jnp.sum(shares * smooth * of_class, axis=1)
+    return jnp.sum(shares * smooth * weights, axis=1)
 
 
 def moved(averages: dict[str, Array], values: Mapping[str, Array], decay: float, step: Array) -> dict[str, Array]:
@@ -158,8 +158,8 @@ def moved(averages: dict[str, Array], values: Mapping[str, Array], decay: float,
       decay: TrainConfig.ema.
       step: Number of steps done before it.
     """
-    done = step.astype(jnp.float32)
-    share = jnp.minimum(decay, (1 + done) / (10 + done))
+    steps = step.astype(jnp.float32)
+    share = jnp.minimum(decay, (1 + steps) / (10 + steps))
 
     def average(old: Array, value: Array) -> Array:
         is_number = jnp.issubdtype(value.dtype, jnp.floating)  # a count, or a seed, has no average

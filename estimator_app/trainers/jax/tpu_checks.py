@@ -106,34 +106,42 @@ class JaxChecks(TrainerChecks):
 
     def _input(self) -> Iterator[Finding]:
         manifest, config, hosts = self.manifest, self.config, self.topology.num_hosts
-        of, plain = config.input, unaugmented(config.input)
+        options, input_config = config.input, unaugmented(config.input)
         batch = config.train_batch_size // self.topology.num_cores
         parts = ", ".join(f"{name} {[batch, *shape]} {dtype}" for name, (shape, dtype) in self._example.items())
         yield Finding(GOOD, f"input per core: {parts}")
         with reading(manifest, "train") as failed:
-            own = config.train_batch_size // hosts
-            sources = [TrainSource(manifest, plain, own, host=host, num_hosts=hosts) for host in range(hosts)]
-            yield check_training([self._feed(source, own) for source in sources], manifest.split("train").num_examples)
-            order = Order.of(manifest, "train", config.train_batch_size, of.seed, of.block_records, of.sampling)
+            host_batch = config.train_batch_size // hosts
+            sources = [
+                TrainSource(manifest, input_config, host_batch, host=host, num_hosts=hosts) for host in range(hosts)
+            ]
+            yield check_training(
+                [self._feed(source, host_batch) for source in sources], manifest.split("train").num_examples
+            )
+            order = Order.of(
+                manifest, "train", config.train_batch_size, options.seed, options.block_records, options.sampling
+            )
             yield check_order(order, hosts)
         yield from failed
         with reading(manifest, config.split) as failed:
-            feeds = [self._eval_feed(plain, host, hosts) for host in range(hosts)]
+            feeds = [self._eval_feed(input_config, host, hosts) for host in range(hosts)]
             steps = eval_steps(manifest, config.split, config.eval_batch_size, hosts)
-            alone = self._eval_feed(plain, 0, 1).make
+            alone = self._eval_feed(input_config, 0, 1).make
             yield check_evaluation(feeds, steps, manifest.split(config.split).num_examples, alone)
         yield from failed
         for surprise in surprises(config, manifest):
             yield Finding(COSTS, *surprise.split("; ", 1))
 
-    def _eval_feed(self, plain: InputConfig, host: int, hosts: int) -> Feed:
-        own = self.config.eval_batch_size // hosts
-        return self._feed(EvalSource(self.manifest, plain, own, self.config.split, host, hosts), own)
+    def _eval_feed(self, input_config: InputConfig, host: int, hosts: int) -> Feed:
+        host_batch = self.config.eval_batch_size // hosts
+        return self._feed(
+            EvalSource(self.manifest, input_config, host_batch, self.config.split, host, hosts), host_batch
+        )
 
-    def _feed(self, source: Any, own: int) -> Feed:
-        """Returns the input of a host that feeds `own` examples per step, in parts, so that little memory is used."""
-        part = math.gcd(own, _BATCH)
-        return Feed(functools.partial(self._batches, source, part, len(source) // part), own // part)
+    def _feed(self, source: Any, host_batch: int) -> Feed:
+        """Returns the input of a host that feeds `host_batch` examples per step, in parts, to take little memory."""
+        part = math.gcd(host_batch, _BATCH)
+        return Feed(functools.partial(self._batches, source, part, len(source) // part), host_batch // part)
 
     def _batches(self, source: Any, batch_size: int, num_batches: int) -> Iterator[Any]:
         """Yields batches (features, label)."""
@@ -181,10 +189,12 @@ def make_step(
 
 def _arguments(run: JaxRun, mode: str, batch_size: int, example: Example) -> tuple[Any, ...]:
     """Returns the shapes of the arguments of a run's train_step or eval_step, over its devices."""
-    whole, divided = whole_on(run.mesh), divided_over(run.mesh)
+    replicated, divided = whole_on(run.mesh), divided_over(run.mesh)
 
     def everywhere(values: Any) -> Any:
-        return jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), value.dtype, sharding=whole), values)
+        return jax.tree.map(
+            lambda value: jax.ShapeDtypeStruct(np.shape(value), value.dtype, sharding=replicated), values
+        )
 
     state = run.initial()
     batch = {

@@ -25,7 +25,7 @@ from estimator_app.model.scores import Scores
 from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.model_dir.events import EventFile
 from estimator_app.trainers.checkpointing import CheckpointSaver
-from estimator_app.trainers.checks import check_evaluable, counted, no_number, read_dataset
+from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_error, read_dataset
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.jax.batches import BatchReader, check_divisible, device_errors, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
@@ -45,15 +45,15 @@ def train(
     step: int,
     last: int,
     stop: threading.Event,
-    left: TimeLeft | None = None,
+    time_left: TimeLeft | None = None,
     saved: Callable[[int], None] = lambda step: None,
-    took: Callable[[int, float], None] = lambda step, loss: None,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
-    checkpoint that was written; there is one at each multiple of steps_per_eval. `took` is called with the step and its
-    loss after each step.
+    `time_left` is of the run; None makes one for this stretch only. `saved` is called with the step of each checkpoint
+    that was written; there is one at each multiple of steps_per_eval. `on_step` is called with the step and its loss
+    after each step.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, or the checkpoint is of another network.
@@ -68,28 +68,28 @@ def train(
     run.group.call("train", step=step, last=last)
     saver = CheckpointSaver(config, step if path else -1, saved)
     saver.reached(step, lambda: save(run, state, step))
-    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress.of(config, step, last, left, took)
+    time_left = time_left or TimeLeft.from_config(config, manifest.split(config.split).num_examples)
+    progress = Progress.from_config(config, step, last, time_left, on_step)
     events = EventFile(run.model_dir)
     profile = Profile(run.model_dir, *config.profile, jax.profiler.start_trace, jax.profiler.stop_trace)
     steps = _steps(run, state, manifest, step, last)
     try:
         profile.reached(step)
         with device_errors("--train_batch_size"), closing(steps):
-            for taken in steps:
-                progress.took(taken.step, taken.loss, taken.began, taken.ready)
-                if math.isnan(taken.loss):
-                    raise no_number(taken.step, run.config)
-                if curves := progress.curves(run.config, taken.step - 1):
-                    events.scalars(taken.step, curves)
+            for result in steps:
+                progress.add_step(result.step, result.loss, result.began, result.ready)
+                if math.isnan(result.loss):
+                    raise nan_loss_error(result.step, run.config)
+                if curves := progress.curves(run.config, result.step - 1):
+                    events.scalars(result.step, curves)
                 # Asked once: if it were set between two questions, the run would end without saving.
                 stopping = run.group.is_stopped(stop)
-                write = functools.partial(save, run, taken.state, taken.step)
-                saver.reached(taken.step, write, now=taken.step == last or stopping)
+                write = functools.partial(save, run, result.state, result.step)
+                saver.reached(result.step, write, now=result.step == last or stopping)
                 if stopping:
                     raise Stopped
-                if taken.step < last:
-                    profile.reached(taken.step)
+                if result.step < last:
+                    profile.reached(result.step)
     finally:
         profile.close()
         progress.close()
@@ -97,7 +97,7 @@ def train(
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
-class _Taken(NamedTuple):
+class _StepResult(NamedTuple):
     """A step that has been taken.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Taken(NamedTuple):
     ready: float
 
 
-def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: int) -> Generator[_Taken]:
+def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: int) -> Generator[_StepResult]:
     """Yields each step from `step` to `last` when it is done, the same in all processes.
 
     Args:
@@ -130,13 +130,13 @@ def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: 
         began, batch = time.time(), next(batches)
         on_devices = to_devices(batch, run.mesh)
         while step < last:
-            state, of_step = run.train_step(state, on_devices, draw_mixing(run.config, step))
+            state, loss = run.train_step(state, on_devices, draw_mixing(run.config, step))
             ready, step = batch.ready, step + 1
             is_ahead = batches.is_ready()
             if is_ahead:  # its way to the devices takes no time while the step runs
                 batch = next(batches)
                 on_devices = to_devices(batch, run.mesh)
-            yield _Taken(step, state, float(of_step), began, ready)  # float() waits for the step
+            yield _StepResult(step, state, float(loss), began, ready)  # float() waits for the step
             began = time.time()
             if not is_ahead and step < last:
                 batch = next(batches)
@@ -145,11 +145,11 @@ def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: 
 
 def _training_batches(run: JaxRun, manifest: Manifest, step: int, last: int) -> BatchReader:
     """Returns this process' parts of the batches of the steps from `step` to before `last`."""
-    size, own = run.group.size, run.config.train_batch_size // run.group.size
+    size, batch_size = run.group.size, run.config.train_batch_size // run.group.size
     source = TrainSource(
-        manifest, run.config.input, own, host=run.group.index, num_hosts=size, start_step=step, end_step=last
+        manifest, run.config.input, batch_size, host=run.group.index, num_hosts=size, start_step=step, end_step=last
     )
-    return BatchReader(source, own, last - step, manifest.path)
+    return BatchReader(source, batch_size, last - step, manifest.path)
 
 
 def evaluate(
@@ -174,8 +174,8 @@ def evaluate(
     scores = Scores(len(config.classes))
     batches = _evaluated(run, values, manifest, config, stop or threading.Event())
     with device_errors("--eval_batch_size"), closing(batches):
-        for of_batch in batches:
-            scores.add(jax.device_get(of_batch))
+        for results in batches:
+            scores.add(jax.device_get(results))
     metrics = counted(scores.results() | {"global_step": step}, manifest, config)
     events = EventFile(f"{run.model_dir}/eval")
     events.scalars(metrics.step, metrics.scalars())
@@ -195,10 +195,10 @@ def _evaluated(
       config: For the split and its batch size.
       stop: Event of this process; when any process' is set, Stopped is raised.
     """
-    size, own = run.group.size, config.eval_batch_size // run.group.size
-    source = EvalSource(manifest, run.config.input, own, config.split, run.group.index, size)
+    size, batch_size = run.group.size, config.eval_batch_size // run.group.size
+    source = EvalSource(manifest, run.config.input, batch_size, config.split, run.group.index, size)
     steps = eval_steps(manifest, config.split, config.eval_batch_size, size)
-    with closing(BatchReader(source, own, steps, manifest.path)) as batches:
+    with closing(BatchReader(source, batch_size, steps, manifest.path)) as batches:
         on_devices = run.on_devices(values)
         for batch in batches:
             if run.group.is_stopped(stop):

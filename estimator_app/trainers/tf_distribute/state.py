@@ -22,7 +22,7 @@ from estimator_app.model.keras_library import plain_variable
 from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas
 from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import averaging, clip, make_optimizer
-from estimator_app.model.tensorflow_metrics import KEPT, batch_sums
+from estimator_app.model.tensorflow_metrics import PER_EXAMPLE, batch_sums
 from estimator_app.model_dir.checkpoints import MAX_TO_KEEP, NAME
 from estimator_app.trainers.checks import (
     check_weights,
@@ -194,14 +194,14 @@ def _make_average(
 ) -> Callable[[tf.Tensor], None]:
     """Returns the function of a replica that moves all averages toward the weights, given the steps done before."""
 
-    def update(strategy: Any, kept: Any) -> None:
+    def update(strategy: Any, share: Any) -> None:
         for name, average in averages.items():
-            strategy.extended.update(average, moved if average.dtype.is_floating else copied, (weights[name], kept))
+            strategy.extended.update(average, moved if average.dtype.is_floating else copied, (weights[name], share))
 
-    def moved(average: tf.Variable, weight: tf.Tensor, kept: tf.Tensor) -> tf.Operation:
-        return average.assign_sub((1 - kept) * (average - weight))
+    def moved(average: tf.Variable, weight: tf.Tensor, share: tf.Tensor) -> tf.Operation:
+        return average.assign_sub((1 - share) * (average - weight))
 
-    def copied(average: tf.Variable, weight: tf.Tensor, kept: tf.Tensor) -> tf.Operation:
+    def copied(average: tf.Variable, weight: tf.Tensor, share: tf.Tensor) -> tf.Operation:
         return average.assign(weight)  # such as the count of a Normalization layer
 
     return lambda step: tf.distribute.get_replica_context().merge_call(update, (averaging(decay, step),))
@@ -217,8 +217,8 @@ def _make_step(
     variables = [plain_variable(variable) for variable in model.trainable_weights]
 
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        images, weight, done = from_infeed(features["image"], config.input), features["weight"], tf.identity(step)
-        images, labels, weight = mixed(images, labels, weight, done, config)
+        images, weight, count = from_infeed(features["image"], config.input), features["weight"], tf.identity(step)
+        images, labels, weight = mixed(images, labels, weight, count, config)
         sums = total(weight_and_replicas(weight))
         share, gradients = loss_and_gradients(
             model, images, labels, weight, sums, config.label_smoothing, class_weights(config), is_mixed(config)
@@ -227,7 +227,7 @@ def _make_step(
             gradients = clip(gradients, variables, config.clip_norm, total)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))  # also sums the gradients over the replicas
         if average:
-            average(done)
+            average(count)
         return share
 
     def total(value: tf.Tensor) -> tf.Tensor:
@@ -237,21 +237,21 @@ def _make_step(
 
 
 def _make_steps(strategy: Any, replica: Callable[..., tf.Tensor], global_step: tf.Variable) -> Any:
-    def reduced(of_replicas: Any, how: Any) -> tf.Tensor:
-        return strategy.reduce(how, of_replicas, axis=None)
+    def reduced(values: Any, how: Any) -> tf.Tensor:
+        return strategy.reduce(how, values, axis=None)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def steps(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        def step(done: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def step(iteration: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
             features, labels = next(iterator)
             ready = reduced(features.pop(READY), tf.distribute.ReduceOp.MEAN) if READY in features else unknown
             loss = reduced(strategy.run(replica, args=(features, labels)), tf.distribute.ReduceOp.SUM)
             global_step.assign_add(1)
-            return done + 1, loss, ready
+            return iteration + 1, loss, ready
 
         unknown = tf.constant(math.nan, tf.float64)
         start = (tf.constant(0), tf.constant(math.nan), unknown)
-        _, loss, ready = tf.while_loop(lambda done, *_: done < count, step, start)
+        _, loss, ready = tf.while_loop(lambda iteration, *_: iteration < count, step, start)
         return loss, ready
 
     return steps
@@ -268,12 +268,12 @@ def _make_evaluation_step(model: Any, config: TrainConfig) -> Callable[..., dict
 def _make_sums(strategy: Any, replica: Callable[..., dict[str, tf.Tensor]]) -> Any:
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def sums(batch: Any) -> dict[str, tf.Tensor]:
-        of_replicas = strategy.run(replica, args=batch)
+        replica_sums = strategy.run(replica, args=batch)
         return {
             name: strategy.gather(value, axis=0)
-            if name in KEPT
+            if name in PER_EXAMPLE
             else strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
-            for name, value in of_replicas.items()
+            for name, value in replica_sums.items()
         }
 
     return sums

@@ -38,7 +38,7 @@ class StrategyChecks(TensorFlowChecks):
     def graph(self) -> tuple[list[Finding], Calls]:
         config, topology = self.config, self.topology
         spec = self.spec(config.train_batch_size // topology.num_cores)
-        found = [Finding(FAILS, misfit) for misfit in misfits(spec)] or [
+        findings = [Finding(FAILS, misfit) for misfit in misfits(spec)] or [
             Finding(GOOD, f"input per core: {described(spec)}"),
             Finding(
                 UNKNOWN,
@@ -53,4 +53,4 @@ class StrategyChecks(TensorFlowChecks):
                 for host in range(topology.num_hosts)
             ]
             calls[mode] = [(params_from_context(context, batch_size), None) for context in contexts]
-        return found, calls
+        return findings, calls

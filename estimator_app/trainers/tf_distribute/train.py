@@ -18,9 +18,9 @@ from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.tensorflow_metrics import added, results
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import record_errors
 from estimator_app.trainers.checkpointing import CheckpointSaver
-from estimator_app.trainers.checks import check_evaluable, counted, no_number
+from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_error
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
@@ -35,15 +35,15 @@ def train(
     step: int,
     last: int,
     stop: threading.Event,
-    left: TimeLeft | None = None,
+    time_left: TimeLeft | None = None,
     saved: Callable[[int], None] = lambda step: None,
-    took: Callable[[int, float], None] = lambda step, loss: None,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
-    checkpoint that was written; there is one at each multiple of steps_per_eval. `took` is called with the step and its
-    loss after each step, on a TPU after each loop of steps.
+    `time_left` is of the run; None makes one for this stretch only. `saved` is called with the step of each checkpoint
+    that was written; there is one at each multiple of steps_per_eval. `on_step` is called with the step and its loss
+    after each step, on a TPU after each loop of steps.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, the checkpoint is of another network, or the batch size
@@ -60,11 +60,11 @@ def train(
         state.restore(path).assert_consumed()
     saver, manager = CheckpointSaver(config, step if path else -1, saved), state.manager()
     saver.reached(step, lambda: manager.save(checkpoint_number=step))
-    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress.of(config, step, last, left, took)
+    time_left = time_left or TimeLeft.from_config(config, manifest.split(config.split).num_examples)
+    progress = Progress.from_config(config, step, last, time_left, on_step)
     profile = Profile(state.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop)
     try:
-        with named(manifest, "train"):
+        with record_errors(manifest, "train"):
             _train_to(state, batches, progress, profile, last, stop, saver, manager)
     finally:
         profile.close()
@@ -94,9 +94,9 @@ def _train_to(
             profile.reached(before)
             count = min(at_once, last - before, steps_per_eval - before % steps_per_eval)
             loss, ready = state.steps(batches, tf.constant(count))
-            progress.took(int(state.global_step.numpy()), float(loss), began, float(ready))
+            progress.add_step(int(state.global_step.numpy()), float(loss), began, float(ready))
             if math.isnan(progress.loss):
-                raise no_number(progress.step, state.config)
+                raise nan_loss_error(progress.step, state.config)
             for name, value in progress.curves(state.config, before).items():
                 tf.summary.scalar(name, value, progress.step)
             # Read once: if it were set between two reads, the run would end without saving.
@@ -126,13 +126,13 @@ def evaluate(
     state.restore_evaluated(path)
     batches = state.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
     totals: dict[str, tf.Tensor] = {}
-    with named(manifest, config.split):
+    with record_errors(manifest, config.split):
         for _ in range(eval_steps(manifest, config.split, config.eval_batch_size, state.num_hosts)):
             if stop and stop.is_set():
                 raise Stopped
             totals = added(totals, state.sums(next(batches)))
-    found = {name: value.numpy() for name, value in results(totals).items()} | {"global_step": step_of(path)}
-    metrics = counted(found, manifest, config)
+    values = {name: value.numpy() for name, value in results(totals).items()} | {"global_step": step_of(path)}
+    metrics = counted(values, manifest, config)
     with tf.summary.create_file_writer(f"{state.model_dir}/eval").as_default(metrics.step):
         for name, number in metrics.scalars().items():
             tf.summary.scalar(name, number)

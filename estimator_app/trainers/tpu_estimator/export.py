@@ -86,9 +86,9 @@ def _save_graph(
             export_saved_model_api_version=2,  # version 2: the model_fn itself places parts on the TPU
         )
         receiver = make_serving_input_receiver_fn(run.input)
-        made = estimator.export_saved_model(f"{path}.graph", receiver, dict(extra), checkpoint_path=checkpoint)
+        export_path = estimator.export_saved_model(f"{path}.graph", receiver, dict(extra), checkpoint_path=checkpoint)
         files.remove_folder(path)
-        files.rename(os.fsdecode(made), path)
+        files.rename(os.fsdecode(export_path), path)
         files.remove_folder(f"{path}.graph")
 
 
@@ -107,7 +107,7 @@ def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., 
         features: Mapping[str, tf.Tensor], labels: Any, mode: str, params: Mapping[str, Any], config: Any
     ) -> Any:
         pixels = features["image"] if params["use_tpu"] else tf.cast(features["image"], tf.float32)
-        spec = (_on_tpu if params["use_tpu"] else _here)(model_fn, {"image": pixels}, params, config)
+        spec = (_on_tpu if params["use_tpu"] else _on_cpu)(model_fn, {"image": pixels}, params, config)
         outputs = classified(spec.predictions["probabilities"], run.task, names_table(classes_file))
         output = tf.estimator.export.PredictOutput
         export_outputs = {"serving_default": output(outputs), LOGITS: output({LOGITS: spec.predictions["logits"]})}
@@ -129,7 +129,7 @@ class _OfPixels(tf.estimator.export.PredictOutput):  # type: ignore[misc]
         return super().as_signature_def({PIXELS: self._pixels})
 
 
-def _here(
+def _on_cpu(
     model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
 ) -> Any:
     return model_fn(features, None, ModeKeys.PREDICT, params, config)

@@ -74,7 +74,7 @@ class ProgressHook(SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         results = run_values.results
         step = int(run_context.session.run(self._global_step))
-        self._progress.took(step, float(results["loss"]), self._began, results.get("ready", math.nan))
+        self._progress.add_step(step, float(results["loss"]), self._began, results.get("ready", math.nan))
 
 
 class ProfileHook(SessionRunHook):  # type: ignore[misc]

@@ -87,13 +87,13 @@ class KerasInGraph:
         traced.set_external_captures([captured(tensor) for tensor in traced.captured_inputs])
         return traced(*tensors)
 
-    def average(self, kept: tf.Tensor) -> tf.Operation:
-        """Returns the op that moves each average toward its weight, keeping the share `kept` of the average."""
+    def average(self, share: tf.Tensor) -> tf.Operation:
+        """Returns the op that moves each average toward its weight, keeping `share` of the average."""
         updates = []
         for name, average in self._averages.items():
             value = self._variables[name].read_value()
             if value.dtype.is_floating:
-                updates.append(average.assign_sub((1 - kept) * (average - value), read_value=False))
+                updates.append(average.assign_sub((1 - share) * (average - value), read_value=False))
             else:  # such as the count of a Normalization layer
                 updates.append(average.assign(value, read_value=False))
         return tf.group(*updates)

@@ -156,13 +156,13 @@ def make_host_call(
     epochs_per_step = config.train_batch_size / config.train_examples
 
     def host_call(step: tf.Tensor, loss: tf.Tensor, rate: tf.Tensor) -> list[tf.Operation]:
-        done = step[0] + 1
+        count = step[0] + 1
         # The values of all steps of a loop arrive together at its end, so the queue holds that many.
         writer = tf.summary.create_file_writer(model_dir, max_queue=config.iterations_per_loop)
-        with writer.as_default(), tf.summary.record_if(tf.equal(done % config.summary_steps, 0)):
-            tf.summary.scalar("train/loss", tf.reduce_mean(loss), done)
-            tf.summary.scalar("train/learning_rate", rate[0], done)
-            tf.summary.scalar("train/epoch", tf.cast(done, tf.float32) * epochs_per_step, done)
+        with writer.as_default(), tf.summary.record_if(tf.equal(count % config.summary_steps, 0)):
+            tf.summary.scalar("train/loss", tf.reduce_mean(loss), count)
+            tf.summary.scalar("train/learning_rate", rate[0], count)
+            tf.summary.scalar("train/epoch", tf.cast(count, tf.float32) * epochs_per_step, count)
         return list(tf.compat.v1.summary.all_v2_summary_ops())
 
     # Each tensor gets an axis along which TPUEstimator concatenates the tensors of all replicas.

@@ -30,8 +30,8 @@ class EstimatorChecks(TensorFlowChecks):
         calls: Calls = {}
         for mode, input_fn in input_fns.items():
             estimator = make_estimator(config, self.model_dir, cluster())
-            found, built = check_build(estimator, self.topology, mode, input_fn)
-            findings += found
+            mode_findings, built = check_build(estimator, self.topology, mode, input_fn)
+            findings += mode_findings
             calls[mode] = built.calls if built else ()
         if calls["training"] and calls["evaluation"]:
             step = self.step_of("prediction")

@@ -15,9 +15,9 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.checkpoints import latest_checkpoint
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import record_errors
 from estimator_app.runtime.tpu import Unreachable
-from estimator_app.trainers.checks import check_evaluable, counted, no_number
+from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_error
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
@@ -41,15 +41,15 @@ def train(
     step: int,
     last: int,
     stop: threading.Event,
-    left: TimeLeft | None = None,
+    time_left: TimeLeft | None = None,
     saved: Callable[[int], None] = lambda step: None,
-    took: Callable[[int, float], None] = lambda step, loss: None,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
-    checkpoint that was written; unless config.eval is "inline", there is one at each multiple of steps_per_eval.
-    `took` is called with the step and its loss after each step, on a TPU after each loop of steps.
+    `time_left` is of the run; None makes one for this stretch only. `saved` is called with the step of each checkpoint
+    that was written; unless config.eval is "inline", there is one at each multiple of steps_per_eval.
+    `on_step` is called with the step and its loss after each step, on a TPU after each loop of steps.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, or the checkpoint is of another network.
@@ -58,8 +58,8 @@ def train(
     """
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
-    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress.of(config, step, last, left, took)
+    time_left = time_left or TimeLeft.from_config(config, manifest.split(config.split).num_examples)
+    progress = Progress.from_config(config, step, last, time_left, on_step)
     profile = Profile(
         estimator.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop
     )
@@ -75,11 +75,11 @@ def train(
     if every:
         hooks.append(SaveEvery(estimator.model_dir, every, saved))
     try:
-        with named(manifest, "train"):
+        with record_errors(manifest, "train"):
             fed = input_fn if estimator.config.cluster else timed(input_fn)
             estimator.train(fed, hooks, max_steps=last, saving_listeners=[AfterSave(saved)])
     except v1.estimator.NanLossDuringTrainingError:
-        raise no_number(progress.step, config) from None
+        raise nan_loss_error(progress.step, config) from None
     finally:
         profile.close()
         progress.close()
@@ -109,11 +109,11 @@ def evaluate(
     stop = stop or threading.Event()
     checkpoint = checkpoint or latest_checkpoint(estimator.model_dir)
     hooks = [_check(checkpoint, config), StopHook(stop)]
-    with named(manifest, config.split):
-        found = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)
+    with record_errors(manifest, config.split):
+        results = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)
     if stop.is_set():
         raise Stopped
-    return counted(found, manifest, config)
+    return counted(results, manifest, config)
 
 
 def _check(checkpoint: str | None, config: TrainConfig) -> CheckFits:
