@@ -46,9 +46,9 @@ def main() -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
         if flags.batch:
-            kind, number, count = flags.batch.split(",")
+            kind, number, count = flags.batch.rsplit(",", 2)
             with Sandbox(Path(folder)) as sandbox:
-                smallest(sandbox, Batch(kind.replace("_", " "), int(number), int(count)))
+                smallest(sandbox, Batch(kind, int(number), int(count)))
             return 0
         todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))[flags.begin :]
         ended = collections.Counter[tuple[str, str]]()

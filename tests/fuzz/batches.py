@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import multiprocessing
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -29,7 +30,7 @@ class Batch:
     count: int
 
     def __str__(self) -> str:
-        return f"--batch={self.kind.replace(' ', '_')},{self.seed},{self.count}"
+        return shlex.quote(f"--batch={self.kind},{self.seed},{self.count}")
 
 
 @dataclasses.dataclass(frozen=True)
