@@ -102,13 +102,15 @@ def check_fits(
     return _fits(result, mode, batch, None, topology)
 
 
-def _rejected(why: str) -> Finding:
+def _rejected(message: str) -> Finding:
     """Returns the finding about a step that is not compiled, whether the step or the compiler is at fault."""
-    is_its_own = re.search("the TPU compiler(?: rejects the step: INTERNAL: |, run by .* failed: exit code -)", why)
+    is_compiler_error = re.search(
+        "the TPU compiler(?: rejects the step: INTERNAL: |, run by .* failed: exit code -)", message
+    )
     advice = (
         "this is an error of the compiler, and the step may be correct; try another batch size, precision or libtpu"
     )
-    return Finding(FAILS, why, advice if is_its_own else "")
+    return Finding(FAILS, message, advice if is_compiler_error else "")
 
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -215,16 +217,16 @@ def _layout(buffers: list[Tensor], batch: int, layout: str) -> Iterator[Finding]
     """Yields a finding about the images: the parameter whose axes match the letters and sizes of `layout`."""
     images = [image for image in buffers if image.opcode == "parameter" and _is_images(image, batch, layout)]
     for image in images[:1]:
-        wants = image.order(layout)
-        lie = f"images are stored as {wants} on the device and sent as {layout}"
-        better = _ENDING.get(wants[-1])
-        if wants[-1] == layout[-1]:
-            yield Finding(GOOD, f"{lie}: the last axis is the same")
+        order = image.order(layout)
+        storage = f"images are stored as {order} on the device and sent as {layout}"
+        better = _ENDING.get(order[-1])
+        if order[-1] == layout[-1]:
+            yield Finding(GOOD, f"{storage}: the last axis is the same")
         elif better:
             advice = f"use --layout={better}, with which the hosts transpose in parallel"
-            yield Finding(COSTS, f"{lie}, so they have to be transposed on the way", advice)
+            yield Finding(COSTS, f"{storage}, so they have to be transposed on the way", advice)
         else:
-            yield Finding(GOOD, f"{lie}; no --layout ends with {wants[-1]}, so they are transposed on the way")
+            yield Finding(GOOD, f"{storage}; no --layout ends with {order[-1]}, so they are transposed on the way")
 
 
 def _is_images(tensor: Tensor, batch: int, layout: str) -> bool:

@@ -119,8 +119,8 @@ def _by_line(text: str, graph: tf.Graph, predicate: Callable[..., Any]) -> list[
             tensors.setdefault(_made_at(graph, name) or name or opcode, f"{kind}[{sizes}]")
     # Ops of gradients are created in this package, where the gradients are computed; lines of the user's code take
     # precedence.
-    theirs = {origin: tensor for origin, tensor in tensors.items() if not is_ours(origin)}
-    return [(tensor, origin) for origin, tensor in (theirs or tensors).items()][:_LISTED]
+    user_tensors = {origin: tensor for origin, tensor in tensors.items() if not is_ours(origin)}
+    return [(tensor, origin) for origin, tensor in (user_tensors or tensors).items()][:_LISTED]
 
 
 def _made_at(graph: tf.Graph, name: str) -> str:

@@ -32,9 +32,9 @@ from estimator_app.runtime.tensorflow_startup import import_tensorflow
 import_tensorflow(verbose=False)
 from estimator_app.__main__ import main
 from estimator_app.trainers.progress import Progress
-took = Progress.add_step
+add_step = Progress.add_step
 def waits(self, *args):
-    took(self, *args)
+    add_step(self, *args)
     if self.step == 3:
         print("waiting", flush=True)
         sys.stdin.readline()

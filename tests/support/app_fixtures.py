@@ -76,9 +76,9 @@ from estimator_app.__main__ import main
 from estimator_app.trainers import progress
 from estimator_app.trainers.progress import Progress
 progress.SECONDS_PER_LINE = 1e6
-what, step, took = sys.argv[1], int(sys.argv[2]), Progress.add_step
+what, step, add_step = sys.argv[1], int(sys.argv[2]), Progress.add_step
 def happens(self, *args):
-    took(self, *args)
+    add_step(self, *args)
     if self.step == step and what == "FULL":
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, -1))
     elif self.step == step and what:
