@@ -141,7 +141,8 @@ def train(arguments: argparse.Namespace) -> int:
 
                     return follow(group, arguments.dataset, stop)
                 places = (_dataset(arguments), model_dir, arguments.export_dir)
-                finished = train(*places, tpu, _reporter(arguments), stop, command, _classes(arguments), **options)
+                repeated = _command(without_process_flags(arguments.argv))
+                finished = train(*places, tpu, _reporter(arguments), stop, repeated, _classes(arguments), **options)
         except Stopped:
             steps = read_config(model_dir).train_steps
             stopped = f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}"
@@ -481,6 +482,15 @@ def _tpu(arguments: argparse.Namespace) -> Tpu:
 def _command(argv: Sequence[str]) -> str:
     """Returns the command line as a shell command."""
     return shlex.join(["jpeg2tpu", *argv])
+
+
+def without_process_flags(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments without those that differ between the processes of a run, or count them."""
+    names = "|".join((*_PROCESS_FLAGS, "initialization_timeout"))
+    words = list(argv)
+    for number in reversed([number for number, word in enumerate(words) if re.fullmatch(f"--({names})(=.*)?", word)]):
+        del words[number : number + (1 if "=" in words[number] else 2)]
+    return words
 
 
 def _restart(argv: Sequence[str]) -> None:

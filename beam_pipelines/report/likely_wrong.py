@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_rows
+from beam_pipelines.sources.dataset_examples import LABEL_COLUMNS, PROBABILITY_COLUMNS
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.csv_cells import csv_cell
 from tpu_input.dataset_format.index import check_room
@@ -79,14 +80,15 @@ class LikelyWrong:
     num_unknown_classes: int
 
     def to_csv(self) -> str:
-        """Returns the predicted classes as `relabel --labels` takes them."""
+        """Returns the predicted classes and the two probabilities as `relabel --labels` takes them."""
         text = io.StringIO()
-        text.write("key,label\n")
+        text.write(",".join(LABEL_COLUMNS + PROBABILITY_COLUMNS) + "\n")
         minimal, quoted = (
             csv.writer(text, lineterminator="\n", quoting=style) for style in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
         )
         for record in self.records:
-            row = (csv_cell(record.key), csv_cell(record.predicted))
+            probabilities = (f"{value:.4f}" for value in (record.predicted_probability, record.label_probability))
+            row = (csv_cell(record.key), csv_cell(record.predicted), *probabilities)
             # relabel strips lines
             (minimal if row == tuple(map(str.strip, row)) else quoted).writerow(row)
         return text.getvalue()

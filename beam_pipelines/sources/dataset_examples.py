@@ -30,6 +30,9 @@ from tpu_input.dataset_format.label_kinds import SEVERAL, LabelKind
 from tpu_input.dataset_format.parquet_footer import column_chunks
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
+LABEL_COLUMNS = ("key", "label")
+# In the list that `report` writes: of the predicted class, which is its label, and of the label on disk.
+PROBABILITY_COLUMNS = ("probability", "label_probability")
 _COLUMNS = ["key", "label", "offset", "length", "features"]
 _SEPARATOR = ";"  # between names of classes in new labels
 _MAX_SHOWN = 5  # names in a message
@@ -179,20 +182,20 @@ def check_changes(source: Source) -> None:
 
 
 def labels_of(path: str) -> dict[str, str]:
-    """Returns {key: class name} of a .csv with the header key,label.
+    """Returns {key: class name} of a .csv with the header key,label, or with the columns of likely_wrong_labels.csv.
 
     Raises:
-      ValueError: It has another header, a line has not two fields, a key is named twice, or a label is empty.
+      ValueError: It has another header, a line has more or fewer fields, a key is named twice, or a label is empty.
     """
     text = "\n".join(read_names(path))
     lines = csv.reader(io.StringIO(text), strict=True, delimiter=delimiter_of(text.partition("\n")[0]))
     labels: dict[str, str] = {}
     try:
-        if (header := next(lines, [])) != ["key", "label"]:
+        if tuple(header := next(lines, [])) not in (LABEL_COLUMNS, LABEL_COLUMNS + PROBABILITY_COLUMNS):
             raise ValueError(f"{path!r} begins with {','.join(header)!r}, but must have the header key,label")
         for cells in filter(None, lines):
             fields = list(map(text_of_cell, cells))
-            if len(fields) != 2 or not all(map(canonical, fields)):
+            if len(fields) != len(header) or not all(map(canonical, fields[:2])):
                 raise ValueError(f"{path!r}, line {lines.line_num}: {','.join(fields)!r} must be a key and a label")
             if fields[0] in labels:
                 raise ValueError(f"{path!r}, line {lines.line_num}: {fields[0]!r} has a label already; name it once")

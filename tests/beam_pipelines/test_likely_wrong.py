@@ -56,8 +56,9 @@ def report(capsys, dataset: Path, *files: Path) -> tuple[str, list[list[str]]]:
     assert out.splitlines() == [f"{dataset}/report.html", f"{dataset}/likely_wrong_labels.csv"]
     with (dataset / "likely_wrong_labels.csv").open(newline="") as file:
         lines = list(csv.reader(file))
-    assert lines[0] == ["key", "label"]
-    return (dataset / "report.html").read_text(), lines[1:]
+    assert lines[0] == ["key", "label", "probability", "label_probability"]
+    assert all(float(line[2]) > float(line[3]) for line in lines[1:])
+    return (dataset / "report.html").read_text(), [line[:2] for line in lines[1:]]
 
 
 def test_the_surest_come_first_on_the_page_and_in_the_file_that_relabel_takes(dataset_copy, tmp_path, capsys):
@@ -75,6 +76,8 @@ def test_the_surest_come_first_on_the_page_and_in_the_file_that_relabel_takes(da
     assert [section.index(f"<bdi>{key}</bdi>") for key in (c, a, b, d)] == sorted(
         section.index(f"<bdi>{key}</bdi>") for key in (c, a, b, d)
     )
+    with (dataset_copy / "likely_wrong_labels.csv").open() as file:
+        assert file.readlines()[1].split(",")[2:] == ["0.9500", "0.0500\n"]
     assert (
         f"predicted <b><bdi>{(truth[c] + 3) % 10}</bdi></b> 95.0 %<br>label <b><bdi>{truth[c]}</bdi></b> 5.0 %"
         in section
@@ -147,7 +150,7 @@ def test_json_names_both_files(dataset_copy, tmp_path, capsys):
     code, out, _ = run(capsys, "report", dataset_copy, f"--predictions={file}", "--json")
     paths = {"report": f"{dataset_copy}/report.html", "likely_wrong_labels": f"{dataset_copy}/likely_wrong_labels.csv"}
     assert (code, json.loads(out)) == (0, paths)
-    assert (dataset_copy / "likely_wrong_labels.csv").read_text() == "key,label\n"
+    assert (dataset_copy / "likely_wrong_labels.csv").read_text() == "key,label,probability,label_probability\n"
 
 
 KEYS = ["0/0000.jpg", "1/0001.jpg"]
@@ -237,4 +240,5 @@ def test_predictions_and_dataset_may_be_in_a_bucket(cloud, dataset_copy, tmp_pat
     assert (code, err) == (0, "")
     listed = f"{bucket}/dataset/likely_wrong_labels.csv"
     assert out.splitlines() == [f"{bucket}/dataset/report.html", listed]
-    assert cloud.get(listed).decode() == f"key,label\n{key},{(truth[key] + 1) % 10}\n"
+    header = "key,label,probability,label_probability"
+    assert cloud.get(listed).decode() == f"{header}\n{key},{(truth[key] + 1) % 10},1.0000,0.0000\n"

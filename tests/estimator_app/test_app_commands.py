@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from estimator_app.commands import without_process_flags
 from estimator_app.config import default_trainer
 from support.app_commands import FLAGS, refused, run, without_progress
 from support.shared import shared
@@ -219,6 +220,11 @@ def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir,
     assert "holds another run: its --image_size is 16, not 28; its --seed is 0, not 1; use another" in message
     assert "or repeat its options: jpeg2tpu train --dataset=" in message
     assert (model_dir / "config.json").read_text() == before
+
+
+def test_the_options_to_repeat_have_none_of_a_process():
+    argv = ["train", "--process_id", "1", "--seed=2", "--coordinator_address=host:1", "--num_processes=2", "--no_flip"]
+    assert without_process_flags(argv) == ["train", "--seed=2", "--no_flip"]
 
 
 @pytest.mark.parametrize("command", ["evaluate", "export"])

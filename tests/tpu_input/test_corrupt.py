@@ -58,6 +58,31 @@ def test_an_error_names_shard_and_record(dataset_copy, make, change, message):
         epoch(dataset_copy, make)
 
 
+def test_an_error_of_an_augmentation_is_not_one_of_the_record(digits_dataset):
+    def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), ["of the function"])]):
+            return tf.identity(image)
+
+    config = InputConfig(image_size=8, augment=augment, on_corrupt="skip", max_corrupt=10**6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of the function"):
+        epoch(Path(digits_dataset.path), make_train_input_fn, config)
+
+
+@pytest.mark.parametrize("on_corrupt", ["error", "skip"])
+def test_an_augmentation_sees_no_image_that_could_not_be_decoded(dataset_copy, on_corrupt):
+    def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_any(image > 0), ["a black image"])]):
+            return tf.identity(image)
+
+    rewrite(dataset_copy, changed(encoded=b"GIF89a"))
+    config = InputConfig(image_size=8, augment=augment, on_corrupt=on_corrupt, max_corrupt=1)
+    if on_corrupt == "error":
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"record 5 of {dataset_copy}/{SHARD} has no jpeg"):
+            epoch(dataset_copy, make_train_input_fn, config)
+    else:
+        epoch(dataset_copy, make_train_input_fn, config)
+
+
 @pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
 def test_a_truncated_shard_is_named(dataset_copy, make):
     total = rewrite(dataset_copy, bytes)
