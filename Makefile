@@ -128,13 +128,15 @@ NOT_ALONE = not cloud and not engines and not preflight and not torch and not pe
 # Contracts of conversion alone, in which no framework takes part.
 OF_CONVERSION = $(patsubst %,tests/contracts/test_%.py,class_numbers copies csv_cells inflation label_kinds missing_paths \
 	named_paths text_files)
+# Order and options of the input, which are computed in Python: all but the kernels is the same under every TensorFlow.
+OF_ORDER = $(patsubst %,tests/tpu_input/test_%.py,balanced_order load order train_input train_options)
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
 OF_JAX = tests/contracts/test_trainers.py \
 	$(patsubst %,tests/estimator_app/test_%.py,jax_export jax_guide jax_initial_values jax_processes jax_step jax_trainer tpu_jax)
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
-		tests/tpu_input tests/test_jax_example.py \
+		tests/test_jax_example.py $(filter-out $(OF_ORDER),$(wildcard tests/tpu_input/test_*.py)) \
 		$(filter-out $(OF_CONVERSION),$(wildcard tests/contracts/test_*.py)) \
 		$(patsubst %,tests/estimator_app/test_%.py,export keras_networks networks predict starting_weights strategy)
 	KERAS_BACKEND=jax $(VENV_NEWEST)/bin/python -m pytest -m 'core or not long' -n auto --dist worksteal $(OF_JAX)
