@@ -126,10 +126,11 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 # what differs most under it, and the contracts that lead through every command, kind of input, trainer and framework.
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
 # Contracts of conversion alone, in which no framework takes part.
-OF_CONVERSION = $(patsubst %,tests/contracts/test_%.py,class_numbers copies csv_cells inflation label_kinds missing_paths \
-	named_paths text_files)
-# Order and options of the input, which are computed in Python: all but the kernels is the same under every TensorFlow.
-OF_ORDER = $(patsubst %,tests/tpu_input/test_%.py,balanced_order load order train_input train_options)
+OF_CONVERSION = $(patsubst %,tests/contracts/test_%.py,class_numbers copies csv_cells inflation input_kinds label_kinds \
+	missing_paths named_paths store_docs text_files)
+# The order of the input, and what follows from it: computed in Python, the same under every TensorFlow. That the kernels
+# of both are equal, test_without_tensorflow.py shows; that errors name their record, the contract of the trainers.
+OF_ORDER = $(patsubst %,tests/tpu_input/test_%.py,balanced_order corrupt example_source load order train_input train_options)
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
 OF_JAX = tests/contracts/test_trainers.py \
 	$(patsubst %,tests/estimator_app/test_%.py,jax_export jax_guide jax_initial_values jax_processes jax_step jax_trainer tpu_jax)

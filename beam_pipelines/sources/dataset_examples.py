@@ -26,7 +26,7 @@ from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
 from tpu_input.dataset_format.index import as_labels, check_room, index_path, read_columns, text_bytes
-from tpu_input.dataset_format.label_kinds import SEVERAL, LabelKind
+from tpu_input.dataset_format.label_kinds import LabelKind
 from tpu_input.dataset_format.parquet_footer import column_chunks
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
@@ -338,7 +338,7 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
 
 def new_names(text: str, kind: LabelKind) -> list[str]:
     """Returns the names of the classes in a label of labels_of(): with several labels per image, separated by ";"."""
-    parts = text.split(_SEPARATOR) if kind is SEVERAL else [text]
+    parts = text.split(_SEPARATOR) if kind.takes_several else [text]
     return [name for name in map(canonical, parts) if name]
 
 

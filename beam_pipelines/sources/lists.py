@@ -28,7 +28,7 @@ from beam_pipelines.sources.rows import Row, label_row, with_features
 from beam_pipelines.sources.url_names import is_url, key_of, without_secrets
 from tpu_input.command_line.text_files import MAX_TEXT_BYTES, encoding_of, lines_of
 from tpu_input.dataset_format.class_names import canonical, class_table
-from tpu_input.dataset_format.label_kinds import ONE, SEVERAL
+from tpu_input.dataset_format.label_kinds import ONE
 
 COLUMNS = ("image", "label", "split", "group")
 _USAGE = "image,label[,split][,group]"
@@ -297,7 +297,7 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     values = {name: fields.get(f"{_FEATURE}{name}", fields.get(name)) for name, _ in options.features}  # maybe a split
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), num_bytes, number=number)
     classes: str | list[str] = label
-    if kind is SEVERAL and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
+    if kind.takes_several and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
         try:
             classes = _class_texts(f"{path!r}, line {number}:", json.loads(label))
         except (json.JSONDecodeError, RecursionError) as error:
@@ -474,7 +474,7 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
             f"{_USAGE}"
         )
     label = fields.get("label")
-    if options.label_kind is SEVERAL and isinstance(label, list):
+    if options.label_kind.takes_several and isinstance(label, list):
         fields["label"] = json.dumps(_class_texts(where, label))
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image

@@ -20,7 +20,7 @@ from beam_pipelines.runners.executors import map_in_threads
 from beam_pipelines.sources.url_names import is_url
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.decode_limits import too_many_bytes
-from tpu_input.dataset_format.label_kinds import NONE, ONE, SEVERAL, LabelKind
+from tpu_input.dataset_format.label_kinds import NONE, ONE, LabelKind
 from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.records import valid_split
 
@@ -146,7 +146,7 @@ def fault_of_name(name: str, kind: LabelKind) -> str:
         return "is not a whole number; a label must be a class, written as a name or a whole number"
     if kind is ONE and _SEVERAL.fullmatch(name):
         return "looks like several classes, which --label_type=classes stores; else an image must have one label"
-    if kind is SEVERAL and (_SEVERAL.fullmatch(name) or _COMMA.fullmatch(name)):
+    if kind.takes_several and (_SEVERAL.fullmatch(name) or _COMMA.fullmatch(name)):
         return "looks like several classes in one name; separate them by --label_separator"
     return ""
 
@@ -177,7 +177,7 @@ def label_row(
         names have none for it.
     """
     kind = options.label_kind
-    if kind is SEVERAL and isinstance(label, str):
+    if kind.takes_several and isinstance(label, str):
         label = [name for name in label.split(options.label_separator) if canonical(name)]
     labels = [label] if isinstance(label, str | int) else list(label)
     if kind is NONE:

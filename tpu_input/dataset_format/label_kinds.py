@@ -48,6 +48,11 @@ class LabelKind(abc.ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         return label_kind, (self.name,)  # the same object in another process
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether the label of an input may name several classes."""
+        return self.is_list and self.needs_classes
+
     @abc.abstractmethod
     def text(self, names: Iterable[str]) -> str:
         """Returns the text of a label with the names of its classes: equal texts for equal labels.
