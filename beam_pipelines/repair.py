@@ -42,7 +42,7 @@ from beam_pipelines.options import (
     complete,
 )
 from beam_pipelines.runners.executors import Executor, is_much_work, local_executor, threads_or_inline
-from beam_pipelines.sources.dataset_examples import read_dataset
+from beam_pipelines.sources.listing import kind_of
 from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, find_all, locate
 from beam_pipelines.sources.url_names import is_url, origin
@@ -334,7 +334,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     from_index = index and (records is None or records == [(row.key, row.label, row.features or "") for row in index])
     if from_index:
         inputs = [(row.key, row.label, row.uri, row.features or "") for row in index or []]
-    elif records and all(_is_folder_of_images(source) for source in options.sources):
+    elif records and all(kind_of(source).has_paths_as_keys(source) for source in options.sources):
         inputs = [(key, label, "", features) for key, label, features in records]
     else:
         return None
@@ -361,11 +361,6 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     if missing:
         raise ValueError(f"inputs of {shard.name} are missing: {_some(missing)}; {_restore(shard)}")
     return located
-
-
-def _is_folder_of_images(source: Source) -> bool:
-    """Returns whether keys are the paths of files, so that records name their inputs."""
-    return not (source.is_list or source.record or source.is_archive or read_dataset(source.path))
 
 
 def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
@@ -397,11 +392,8 @@ def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int | tuple[in
 
 def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
     """Returns the URIs that are in none of the sources. An index may come from somebody else, and is not followed."""
-    places = []
-    for source in options.sources:
-        folder = source.folder
-        places += [f"{folder}#bytes=", f"{folder}#deflate="] if source.is_archive else [f"{folder}/"]
-    strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
+    places = tuple(place for source in options.sources for place in kind_of(source).places(source))
+    strange = [row.uri for row in rows if not row.uri.startswith(places) or ".." in row.uri.split("/")]
     for source in options.sources if strange else ():
         if source.is_list:  # which may name any file
             listed = {origin(row.uri) for row in rows_of_list(source, options)}

@@ -35,6 +35,9 @@ class Folder(InputKind):
     def is_kind(self, source: Source) -> bool:
         return True
 
+    def has_paths_as_keys(self, source: Source) -> bool:
+        return not source.is_archive
+
     def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
         if os.path.isfile(source.path):
             raise ValueError(

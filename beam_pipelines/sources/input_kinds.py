@@ -83,6 +83,14 @@ class InputKind:
         if rows:
             yield Batch.from_rows(rows)
 
+    def places(self, source: Source) -> tuple[str, ...]:
+        """Returns how the URIs of its inputs begin, but for files that a list names."""
+        return (f"{source.folder}#bytes=", f"{source.folder}#deflate=") if source.is_archive else (f"{source.folder}/",)
+
+    def has_paths_as_keys(self, source: Source) -> bool:
+        """Returns whether a key is the path of a file in the source, so that a record names its input."""
+        return False
+
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         """Yields lines about how a source is read, and what it has that is not stored."""
         yield from ()

@@ -25,6 +25,9 @@ class LabelledFiles(InputKind):
     def is_kind(self, source: Source) -> bool:
         return bool(source.label_list)
 
+    def has_paths_as_keys(self, source: Source) -> bool:
+        return not source.is_archive
+
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         return _rows_with_labels(part.source, options)
 
