@@ -29,7 +29,6 @@ from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import (
     Resize,
     augment_crops,
-    crop_for_training,
     decode_for_training,
     decode_whole,
     for_images_of,
@@ -162,7 +161,8 @@ def _crops(
     config = for_images_of(config, manifest.split(split))
 
     def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
-        return crop_for_training(encoded, _seed(number, config), config, manifest.record, looked, resize)
+        seed = _seed(number, config)
+        return decode_for_training(encoded, seed, config, manifest.record, looked, resize, augmented=False)
 
     def augment(crops: Any, number: tf.Tensor) -> Any:
         return augment_crops(crops, _seed(number, config), config)

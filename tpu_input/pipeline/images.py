@@ -94,6 +94,7 @@ def decode_for_training(
     record: RecordSpec = _OURS,
     magic_checked: bool = False,
     resize: Resize | None = None,
+    augmented: bool = True,
 ) -> Any:
     """Returns a random crop, mirrored at random: [image_size, image_size, 3] of config.dtype in [0, 255].
 
@@ -108,29 +109,19 @@ def decode_for_training(
       record: How `encoded` is encoded.
       magic_checked: Whether has_magic_bytes() returned True, so that the file type need not be checked again.
       resize: Makes the image from the pixels of its window; None resizes them. The benchmark gives one that does not.
+      augmented: Whether the crop is mirrored and augmented; if not, augment_crops() does that.
     """
-    return augment_crops(crop_for_training(encoded, seed, config, record, magic_checked, resize), seed, config)
-
-
-def crop_for_training(
-    encoded: tf.Tensor,
-    seed: tf.Tensor,
-    config: InputConfig,
-    record: RecordSpec = _OURS,
-    magic_checked: bool = False,
-    resize: Resize | None = None,
-) -> Any:
-    """Returns the crop or crops of decode_for_training(), before they are mirrored and augmented."""
 
     def windows(shape: tf.Tensor) -> list[tf.Tensor]:
         return [random_window(shape, seed_for(crop_seed, "window"), config) for crop_seed in _crop_seeds(seed, config)]
 
     images = _crops(encoded, windows, config, record, magic_checked, resize or _resized)
-    return images[0] if config.echo == 1 else tuple(images)
+    crops = images[0] if config.echo == 1 else tuple(images)
+    return augment_crops(crops, seed, config) if augmented else crops
 
 
 def augment_crops(crops: Any, seed: tf.Tensor, config: InputConfig) -> Any:
-    """Returns what crop_for_training() returned, mirrored at random and augmented."""
+    """Returns what decode_for_training() returns, from what it returns with augmented=False."""
     images, seeds = [crops] if config.echo == 1 else list(crops), _crop_seeds(seed, config)
     if config.flip:
         flips = [seed_for(crop_seed, "flip") for crop_seed in seeds]
