@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from estimator_app.model_dir.run_files import read_command
 from support.app_fixtures import configured
 from support.cloud import free_port
 from support.jax_runs import command, command_in_two, ended, started
@@ -84,6 +86,9 @@ def test_a_signal_to_one_process_saves_and_ends_both(digits_dataset, tmp_path):
     first, second = command_in_two(*flags, signals=(0, signal.SIGTERM), at_step=2)
     assert (first.returncode, second.returncode) == (128 + signal.SIGTERM,) * 2, (first.stderr, second.stderr)
     assert "stopped and saved at step 3/8; resume with: jpeg2tpu train" in first.stdout
+    command_to_repeat = read_command(f"{tmp_path}/m")
+    assert f"--model_dir={tmp_path}/m" in command_to_repeat
+    assert not re.search("--(coordinator_address|num_processes|process_id)", command_to_repeat)
     assert (second.stdout, second.stderr) == ("", "")
 
 
