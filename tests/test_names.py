@@ -18,7 +18,15 @@ WORDS = (
 ALONE = re.compile(rf"_*({WORDS.replace(' ', '|')})_*", re.IGNORECASE)
 IN_COMPOUND = re.compile(r"_*(each|found|kept|left|told|took|its|of)_\w+|\w+_(each|kept|told|took|of)", re.IGNORECASE)
 # Public names, and fields that are on disk or printed as JSON.
-EXCEPTIONS = {"InputConfig.of", "Order.of", "TrainConfig.of", "Metrics.of", "Plan.left_out", "Finding.seen"}
+EXCEPTIONS = {
+    "InputConfig.of",
+    "Order.of",
+    "TrainConfig.of",
+    "Metrics.of",
+    "Metrics.found",
+    "Plan.left_out",
+    "Finding.seen",
+}
 # Next to these, `left` is an edge of a box.
 COORDINATES = {"top", "right"}
 

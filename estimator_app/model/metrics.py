@@ -52,22 +52,22 @@ class Metrics:
     f1: tuple[float | None, ...] = ()
 
     @classmethod
-    def of(cls, results: Mapping[str, Any], split: str) -> Metrics:
+    def of(cls, found: Mapping[str, Any], split: str) -> Metrics:
         """Returns the Metrics of a result of Estimator.evaluate(), or of results() with "global_step"."""
         others = {
-            name: float(value) for name, value in results.items() if name not in _NOT_METRICS and not np.ndim(value)
+            name: float(value) for name, value in found.items() if name not in _NOT_METRICS and not np.ndim(value)
         }
-        counts = np.rint(results.get("confusion_matrix", np.zeros([0, 0]))).astype(int).tolist()
+        counts = np.rint(found.get("confusion_matrix", np.zeros([0, 0]))).astype(int).tolist()
         return cls(
-            step=int(results["global_step"]),
+            step=int(found["global_step"]),
             split=split,
-            num_examples=round(float(results["num_examples"])),
-            accuracy=float(results["accuracy"]),
-            loss=float(results["cross_entropy"]),
+            num_examples=round(float(found["num_examples"])),
+            accuracy=float(found["accuracy"]),
+            loss=float(found["cross_entropy"]),
             others=others,
             confusion=tuple(map(tuple, counts)),
             **{
-                name: tuple(None if np.isnan(share) else float(share) for share in results.get(name, ()))
+                name: tuple(None if np.isnan(share) else float(share) for share in found.get(name, ()))
                 for name in _BY_CLASS
             },
         )
