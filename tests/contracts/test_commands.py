@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from beam_pipelines import commands as beam_commands
+from estimator_app import commands as app_commands
 from support.app_fixtures import keras_warns
 from tpu_input.command_line.jpeg2tpu import COMMANDS, main
 
@@ -64,13 +67,35 @@ def test_a_sound_and_a_damaged_dataset_have_their_codes(kind, dataset_copy, caps
     assert sys.stdout is not None
 
 
+# Commands whose result is what they print.
+PRINTING = {"diff": beam_commands.diff, "evaluate": app_commands.evaluate, "predict": app_commands.predict}
+
+
+def test_every_command_whose_lines_are_its_result_is_among_these():
+    modules = (beam_commands, app_commands)
+    callers = {
+        name
+        for module in modules
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and "check_printed()" in inspect.getsource(function)
+    }
+    assert callers == set(PRINTING)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_command_whose_lines_are_its_result_fails_if_they_are_lost_and_ends_if_nobody_reads(finished, digits, capsys):
-    files = [str(path) for path in sorted((digits / "3").iterdir())[:3]]
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_command_whose_lines_are_its_result_fails_if_they_are_lost_and_ends_if_nobody_reads(
+    finished, digits, digits_dataset, capsys, command
+):
+    arguments = {
+        "diff": (digits_dataset.path, digits_dataset.path),
+        "evaluate": (f"--export_dir={finished.export}", f"--dataset={digits_dataset.path}"),
+        "predict": (f"--export_dir={finished.export}", *map(str, sorted((digits / "3").iterdir())[:3])),
+    }
     codes = {}
     for kind in ("full", "closed pipe"):
         with stdout_of(kind):
-            codes[kind] = code_of("predict", f"--export_dir={finished.export}", *files)
+            codes[kind] = code_of(command, *arguments[command])
     lines = capsys.readouterr().err.splitlines()
     assert codes == {"full": 2, "closed pipe": 0}
     assert lines == [
