@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import io
 import re
 import subprocess
@@ -16,7 +15,7 @@ from beam_pipelines.options import FORMATS
 from beam_pipelines.shard_formats.all_formats import EXPORTS
 from estimator_app.config import TRAINERS
 from estimator_app.model.tasks import TASKS
-from tpu_input.command_line import Parser
+from support.parsers import PARSERS
 from tpu_input.command_line.jpeg2tpu import COMMANDS, main
 from tpu_input.config import AUGMENTATIONS
 
@@ -35,17 +34,6 @@ TERMS = {
 }
 # Options that mean another thing in another command: a dataset or a file of predictions.
 SEVERAL_METAVARS = {"--output"}
-
-
-def parser_of(verb: str) -> Parser:
-    parser = importlib.import_module(f"{COMMANDS[verb].package}.__main__").make_parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    parser = commands.choices[verb]
-    assert isinstance(parser, Parser)
-    return parser
-
-
-PARSERS = {verb: parser_of(verb) for verb in COMMANDS}
 OPTIONS = {
     verb: {flag: action for action in parser._actions for flag in action.option_strings}
     for verb, parser in PARSERS.items()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.parsers import PARSERS
 from tpu_input.command_line.jpeg2tpu import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,9 @@ MISSING = {
     "filter": [
         "MISSING --without_keys=LIST.csv --output=out",
         "DATASET --without_keys=MISSING --output=out",
+        "DATASET --only_keys=MISSING --output=out",
         "DATASET --only_classes=MISSING --output=out",
+        "DATASET --without_classes=MISSING --output=out",
         "DATASET --near_duplicates=MISSING --output=out",
     ],
     "split": ["MISSING --folds=3 --output=out", "DATASET --folds=3 --near_duplicates=MISSING --output=out"],
@@ -72,10 +76,16 @@ MISSING = {
         "--model_dir=MISSING --dataset=DATASET --output=p.parquet",
         "--export_dir=EMPTY --dataset=MISSING --output=p.parquet",
     ],
-    "folds": ["--dataset=MISSING --model_dir=m --output=p.parquet"],
+    "folds": [
+        "--dataset=MISSING --model_dir=m --output=p.parquet",
+        "--dataset=DATASET --model_dir=m --output=p.parquet --init_from=MISSING",
+        "--dataset=LIS* --record=imagenet --classes=MISSING --model_dir=m --output=p.parquet",
+    ],
     "preflight": [
         "--dataset=MISSING --topology=v5e:2x2",
         "--dataset=DATASET --topology=v5e:2x2 --compiler=MISSING",
+        "--dataset=DATASET --topology=v5e:2x2 --init_from=MISSING",
+        "--dataset=LIS* --record=imagenet --classes=MISSING --topology=v5e:2x2",
     ],
 }
 # sample, dispatcher and worker read no path; a watcher waits for a run that has not begun.
@@ -94,8 +104,26 @@ for argv in json.loads(sys.argv[1]):
 """
 
 
+# Options with a path that a command writes, or that need not exist; --shard is a name, --ignore a pattern.
+OUTPUTS = {"--log_file", "--output", "--pairs", "--shard", "--ignore"}
+OUTPUTS |= {f"{command} --model_dir" for command in ("train", "folds", "preflight")}
+OUTPUTS |= {f"{command} --export_dir" for command in ("train", "export", "preflight")}
+PATH = re.compile(r"PATH|FILE|FOLDER|DATASET|GLOB|DIR|MODEL|RUN|CHECKPOINT|IMAGE|PYTHON")
+
+
 def test_the_table_has_every_command():
     assert {*MISSING} | WITHOUT == {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", MISSING)
+def test_the_table_has_every_option_of_a_path(command):
+    options = {
+        action.option_strings[-1]
+        for action in PARSERS[command]._actions
+        if action.option_strings and isinstance(action.metavar, str) and PATH.search(action.metavar)
+    }
+    options -= OUTPUTS | {option for option in options if f"{command} {option}" in OUTPUTS}
+    assert not {option for option in options if not any(f"{option}=MISSING" in line for line in MISSING[command])}
 
 
 @pytest.mark.parametrize("command", MISSING)

@@ -49,8 +49,7 @@ class Checked(tf.keras.layers.Layer):
             return tf.identity(images)
 
 
-SHARD = "train-00001-of-00002"
-# By what is wrong: the records of the last shard, what the line must have, and whether it names the shard.
+# By what is wrong: the records of a shard, what the line must have, and whether it names the shard.
 WRONG: dict[str, tuple[Callable[[int], bytes], str, bool]] = {
     "label": (
         lambda number: example(jpeg(number), 0),
@@ -67,22 +66,33 @@ WRONG: dict[str, tuple[Callable[[int], bytes], str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+# In training, and in the evaluation at its end.
+CASES = [
+    (wrong, split)
+    for wrong in WRONG
+    for split in ("train", "validation")
+    if (wrong, split) != ("network", "validation")
+]
+
+
+@pytest.mark.parametrize(("wrong", "split"), CASES)
 # The trainer on JAX has no --record; test_jax_trainer.py has its errors.
 @pytest.mark.parametrize("trainer", [trainer for trainer in RUNNABLE if trainer != "jax"])
-def test_the_line_names_the_cause(capsys, tmp_path: Path, trainer: str, wrong: str) -> None:
+def test_the_line_names_the_cause(capsys, tmp_path: Path, trainer: str, wrong: str, split: str) -> None:
     payload, word, names_shard = WRONG[wrong]
-    for shard, write in (("train-00000-of-00002", good), (SHARD, payload)):
+    damaged = f"{split}-00001-of-00002"
+    for shard in (f"{name}-0000{index}-of-00002" for name in ("train", "validation") for index in range(2)):
         with tf.io.TFRecordWriter(str(tmp_path / shard)) as writer:
             for number in range(12):
-                writer.write(write(number))
+                writer.write((payload if shard == damaged else good)(number))
     network = f"{__name__}:negative" if wrong == "network" else "support.linear_network:linear"
     size = 16 if wrong == "network" else 4
-    data = f"--dataset={tmp_path}/train-*", "--record=imagenet", f"--classes={CLASSES}", "--split=train"
-    flags = *data, f"--trainer={trainer}", f"--network={network}", f"--image_size={size}", "--train_batch_size=4"
-    code, _, err = run(capsys, "train", *flags, f"--model_dir={tmp_path}/m", "--train_steps=8", "--eval_batch_size=4")
+    data = f"--dataset=train={tmp_path}/train-*,validation={tmp_path}/validation-*", "--record=imagenet"
+    flags = *data, f"--classes={CLASSES}", f"--trainer={trainer}", f"--network={network}", f"--image_size={size}"
+    steps = "--train_batch_size=4", "--train_steps=8", "--eval_batch_size=4", "--split=validation"
+    code, _, err = run(capsys, "train", *flags, *steps, f"--model_dir={tmp_path}/m")
     line = err.splitlines()[-1]
     assert (code, line[:7]) == (2, "error: ")
     assert word in line, line
-    assert (SHARD in line) == names_shard, line
+    assert (damaged in line) == names_shard, line
     assert not any(part in line for part in ("Detected at node", "Graph execution", "[[{{", "Iterator::", "{{")), line

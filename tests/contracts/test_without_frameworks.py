@@ -54,7 +54,7 @@ import numpy as np
 import tpu_input
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
-from estimator_app.model_dir import history, lock, run_files
+from estimator_app.model_dir import checkpoints, history, lock, run_files
 from estimator_app.model_dir.plots import draw_confusion, draw_curves
 from estimator_app.runtime import files
 from estimator_app.trainers.checks import check_evaluable, counted, read_dataset
@@ -83,6 +83,7 @@ with lock.locked(model_dir):
     run_files.write_finished(model_dir, run_files.Finished(metrics, ""), config.classes)
     files.write(f"{model_dir}/curves.png", draw_curves(history.read_history(model_dir), "accuracy"))
     files.write(f"{model_dir}/confusion.png", draw_confusion(metrics, config.classes))
+assert checkpoints.latest_step(model_dir) == 0
 assert run_files.read_config(model_dir) == config
 assert run_files.read_finished(model_dir).metrics == metrics
 print(json.dumps([list(image.shape), history.read_history(model_dir)[0].values["train_loss"]]))
