@@ -416,6 +416,9 @@ class ConvertOptions:
         shares = ", ".join(f"{name}={100 * share:g}%" for name, share in self.splits)
         if len(set(names)) < len(names) or abs(sum(share for _, share in self.splits) - 1) > 1e-9:
             raise ValueError(f"splits must name each split once and add up to 100 %, got {shares}")
+        names = [name for name, _ in self.num_shards]
+        if len(set(names)) < len(names):
+            raise ValueError(f"num_shards must name each split once, got {', '.join(names)}")
 
         if not 0 <= self.validation < 1:
             raise ValueError(f"validation must be 0 % to less than 100 % of train, got {100 * self.validation:g} %")

@@ -25,7 +25,7 @@ from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest, Record
 from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
 from tpu_input.pipeline.caching import Share, ShareOrder, cache_bytes, check_memory
-from tpu_input.pipeline.hosts import Host, check_params, own_share
+from tpu_input.pipeline.hosts import Host, check_params, check_steps, own_share
 from tpu_input.pipeline.order import Order, is_in_memory
 from tpu_input.record_source import RecordSource
 from tpu_input.without_tensorflow.augmentations import find_augmentation
@@ -155,12 +155,8 @@ class TrainSource(_ExampleSource):
         self._augmentation = find_augmentation(config.augment)
         if not self._manifest.split(split).num_examples:
             raise ValueError(f"split {split!r} of {self._manifest.path!r} has no examples to train on")
-        if start_step < 0 or (end_step is not None and end_step <= start_step):
-            raise ValueError(
-                f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}"
-            )
-        self._start_step = start_step
-        self._length = _ENDLESS if end_step is None else (end_step - start_step) * batch_size
+        self._start_step, end = check_steps(start_step, end_step)
+        self._length = _ENDLESS if end is None else (end - self._start_step) * batch_size
         if config.cache:
             check_memory(cache_bytes(self._manifest, split, feeder, config), config)
         # As in train.py: a small split's records are in the memory of every host in any case, in the order of training.

@@ -22,7 +22,7 @@ from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
 from tpu_input.evaluate import make_eval_input_fn
 from tpu_input.pipeline.batches import PARALLEL_LAYOUTS
 from tpu_input.pipeline.device import from_infeed
-from tpu_input.pipeline.hosts import Host, check_params, own_share
+from tpu_input.pipeline.hosts import Host, check_params, check_steps, own_share
 from tpu_input.pipeline.reading import no_autograph
 from tpu_input.train import make_train_input_fn
 
@@ -89,6 +89,7 @@ def load(
     feeder = Host(checked(host, int, "host"), checked(num_hosts, int, "num_hosts"))
     params = {"batch_size": batch_size, "host": feeder.index, "num_hosts": feeder.num_hosts}
     check_params(params)
+    start_step, _ = check_steps(start_step)
     weights = None if class_weight is None else _weights_by_class(manifest, class_weight)
     if training or (training is None and split == "train"):
         batches = _training(manifest, config, split, params, feeder, epochs, start_step, normalize)

@@ -25,7 +25,7 @@ from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.batches import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_memory, shuffled
 from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
-from tpu_input.pipeline.hosts import Host, check_params
+from tpu_input.pipeline.hosts import Host, check_params, check_steps
 from tpu_input.pipeline.images import (
     Resize,
     augment_crops,
@@ -70,9 +70,7 @@ def make_train_input_fn(
         raise ValueError(
             f"split {split!r} of {manifest.path!r} has no examples to train on; name shards that have some"
         )
-    if start_step < 0 or (end_step is not None and end_step <= start_step):
-        raise ValueError(f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}")
-
+    start_step, end_step = check_steps(start_step, end_step)
     if config.sampling == "balanced":
         check_labels(manifest)
 

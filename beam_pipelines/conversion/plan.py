@@ -305,7 +305,7 @@ def row_bytes(batch: Batch, split: str, options: ConvertOptions) -> Sequence[int
 
 
 def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Batch]]:
-    """Yields (shard name, rows), in the order of the examples; rows with a duplicate key are rejected here.
+    """Yields (shard name, rows), in the order of the examples; rows whose key another one has are rejected here.
 
     Args:
       placed: All rows of one bucket, or of several that follow one another, from place_rows().
@@ -313,7 +313,7 @@ def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: Convert
       plan: The plan.
       options: Options of the conversion.
     """
-    ordered, repeated = _ordered(placed)
+    ordered, rejected = _ordered(placed, options)
     splits = np.array(ordered.column("placed_split"))
     for split in np.unique(splits).tolist():
         numbers = np.flatnonzero(splits == split).tolist()
@@ -321,9 +321,8 @@ def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: Convert
         ends = list(
             itertools.accumulate(row_bytes(rows, split, options), initial=plan.size_before(split, first_bucket))
         )
-        if rejected := repeated.intersection(numbers):
-            places = (place for place, number in enumerate(numbers) if number in rejected)
-            rows = rows.with_rows({place: _reject_repeated(rows.row(place)) for place in places})
+        if in_split := {place: rejected[number] for place, number in enumerate(numbers) if number in rejected}:
+            rows = rows.with_rows(in_split)
         begin = 0
         while begin < rows.num_rows:
             shard = plan.shard_of(split, ends[begin + 1])
@@ -332,29 +331,36 @@ def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: Convert
             begin = end
 
 
-def _reject_repeated(row: Row) -> Row:
-    return row.reject(
-        "duplicate_key",
-        f"{row.key!r} is listed more than once; the first line of a list is used, or the last member of an archive",
-    )
-
-
-def _ordered(placed: Batch) -> tuple[Batch, set[int]]:
-    """Returns rows in the order of the examples, and the numbers of those that repeat the key of a row before them."""
+def _ordered(placed: Batch, options: ConvertOptions) -> tuple[Batch, dict[int, Row]]:
+    """Returns rows in the order of the examples; and those to be rejected as others have their keys, by their place."""
     positions = placed.columns["position"]
     order = np.argsort(positions, kind="stable")
     ordered, positions = placed.take(order.tolist()), positions[order]
     # Hardly any two positions are equal, except where rows have the same key.
     if not (positions[1:] == positions[:-1]).any():
-        return ordered, set()
+        return ordered, {}
     rows = ordered.rows()
     numbers = sorted(range(len(rows)), key=lambda number: _order_at(int(positions[number]), rows[number]))
-    repeated = {
-        place
-        for place in range(1, len(rows))
-        if rows[numbers[place]].key == rows[numbers[place - 1]].key and not rows[numbers[place]].reason
-    }
-    return ordered.take(numbers), repeated
+    rejected: dict[int, Row] = {}
+    for _, places in itertools.groupby(range(len(rows)), key=lambda place: rows[numbers[place]].key):
+        same = {place: rows[numbers[place]] for place in places}
+        good = [place for place, row in same.items() if not row.reason]
+        if len(good) > 1:
+            labels = sorted({same[place].label for place in good})
+            # Which of several labels is right is not known, as with --dedup.
+            again = good if len(labels) > 1 else good[1:]
+            rejected |= {place: _reject_repeated(same[place], labels, options) for place in again}
+    return ordered.take(numbers), rejected
+
+
+def _reject_repeated(row: Row, labels: list[str], options: ConvertOptions) -> Row:
+    if len(labels) > 1:
+        names = " and ".join(repr(options.label_kind.display(label)) for label in labels)
+        return row.reject("conflicting_label", f"{row.key!r} is listed more than once, labeled {names}")
+    return row.reject(
+        "duplicate_key",
+        f"{row.key!r} is listed more than once; the first line of a list is used, or the last member of an archive",
+    )
 
 
 def in_order(row: Row, seed: int) -> tuple[int, str, bool, int, Row]:

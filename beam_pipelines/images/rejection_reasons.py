@@ -85,7 +85,7 @@ REASONS = {
     "duplicate_key": Reason(
         "The same file is listed more than once; the first valid line of a list is used, or the last member of that "
         "name in an archive.",
-        "Remove the repeated line; check that both lines have the same label.",
+        "Remove the repeated line.",
     ),
     "missing": Reason(
         "The file does not exist.",
@@ -180,7 +180,8 @@ REASONS = {
         "No action is needed: --dedup removes duplicates; they do not count against --max_rejected.",
     ),
     "conflicting_label": Reason(
-        "The same image occurs under two labels, so at least one is wrong; --dedup keeps none of them.",
+        "The same file is listed with two labels, or with --dedup the same image occurs under two: at least one is "
+        "wrong, so none is stored.",
         "Keep the image with the correct label and delete the others.",
     ),
 }

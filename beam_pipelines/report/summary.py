@@ -13,6 +13,7 @@ from beam_pipelines.options import ConvertOptions, complete
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.check import (
+    DARK,
     GPS_POSITION,
     IGNORED_PROFILE,
     NOT_DECODED,
@@ -32,6 +33,8 @@ NOTED = {  # findings that are counted in addition to re-encoded images: the tex
     STRIPPED: "had EXIF, comments, profiles or previews, which are not stored because of --metadata=strip",
     SLIGHTLY_LARGER: "are at most 1.1 times as large, and stored unchanged",
     TRANSPARENT: "have no visible pixel, and are stored as white; look whether their alpha channel is meant",
+    DARK: "have no value above a quarter of white, and are stored as dark; if they were recorded in 10 to 14 bits, "
+    "scale their values to 16",
 }
 
 

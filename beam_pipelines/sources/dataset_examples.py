@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import InputKind, Part
-from beam_pipelines.sources.lists import delimiter_of, read_names
+from beam_pipelines.sources.lists import delimiter_of, is_json_list, read_json_list, read_names
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
@@ -185,7 +185,8 @@ def labels_of(path: str) -> dict[str, str]:
     """Returns {key: class name} of a .csv with the header key,label, or with the columns of likely_wrong_labels.csv.
 
     Raises:
-      ValueError: It has another header, a line has more or fewer fields, a key is named twice, or a label is empty.
+      ValueError: It has another header, a line has more or fewer fields, a key is named twice, or there
+        is no label.
     """
     text = "\n".join(read_names(path))
     lines = csv.reader(io.StringIO(text), strict=True, delimiter=delimiter_of(text.partition("\n")[0]))
@@ -202,6 +203,10 @@ def labels_of(path: str) -> dict[str, str]:
             labels[fields[0]] = fields[1]
     except csv.Error as error:
         raise ValueError(f"{path!r} is no .csv: line {lines.line_num}: {error}") from error
+    if not labels:
+        raise ValueError(
+            f"{path!r} has no label after its header; write a line of key,label for each example to change"
+        )
     return labels
 
 
@@ -337,8 +342,11 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
 
 
 def new_names(text: str, kind: LabelKind) -> list[str]:
-    """Returns the names of the classes in a label of labels_of(): with several labels per image, separated by ";"."""
-    parts = text.split(_SEPARATOR) if kind.takes_several else [text]
+    """Returns the names of the classes in a label of labels_of(): of several, as a JSON list or separated by ";"."""
+    if kind.takes_several and is_json_list(text):
+        parts = read_json_list(text, "in --labels,")
+    else:
+        parts = text.split(_SEPARATOR) if kind.takes_several else [text]
     return [name for name in map(canonical, parts) if name]
 
 

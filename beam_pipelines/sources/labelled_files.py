@@ -54,7 +54,33 @@ def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
             f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it must "
             "have one class name per line, in the order of the file names"
         )
+    _check_order(labels, images, source)
     yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
+
+
+def _check_order(labels: list[str], images: list[Row], source: Source) -> None:
+    """Raises ValueError if labels depend on whether 10.jpg precedes 2.jpg, as text, or follows it, as a number."""
+    by_number = sorted(images, key=lambda row: _texts_and_numbers(row.key))
+    other_labels = {row.key: label for row, label in zip(by_number, labels, strict=True)}
+    for image, other, label in zip(images, by_number, labels, strict=True):
+        # Names of one length, such as hashes, are in the order of text, whatever digits are in them.
+        if _has_other_length(image.key, other.key) and other_labels[image.key] != label:
+            raise ValueError(
+                f"the label {label!r} of {source.label_list!r} is for {image.key!r} in the order of text, and for "
+                f"{other.key!r} in the order of the numbers in names; write the name before each label, as in "
+                f"'{image.key} {label}'"
+            )
+
+
+def _texts_and_numbers(key: str) -> list[tuple[str, int, str]]:
+    """Returns the parts of a key without its ending, (text, digits of the number that follows, number), to sort by."""
+    parts = re.split(r"([0-9]+)", posixpath.splitext(key)[0])
+    numbers = [number.lstrip("0") for number in (*parts[1::2], "")]
+    return [(text, len(number), number) for text, number in zip(parts[::2], numbers, strict=True)]
+
+
+def _has_other_length(key: str, other: str) -> bool:
+    return len(posixpath.splitext(key)[0]) != len(posixpath.splitext(other)[0])
 
 
 def _stem(key: str) -> str:

@@ -297,14 +297,8 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     values = {name: fields.get(f"{_FEATURE}{name}", fields.get(name)) for name, _ in options.features}  # maybe a split
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), num_bytes, number=number)
     classes: str | list[str] = label
-    if kind.takes_several and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
-        try:
-            classes = _class_texts(f"{path!r}, line {number}:", json.loads(label))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(
-                f"{path!r}, line {number}: the label {label[:80]!r} is not a JSON list; write it as "
-                '["cat", "dog"], or the names with --label_separator between them'
-            ) from error
+    if kind.takes_several and is_json_list(label) and label not in options.known_labels:
+        classes = read_json_list(label, f"{path!r}, line {number}:")
     if label or kind is not ONE:
         row = label_row(row, classes, options, where=f"{path!r}, line {number}:")
     else:
@@ -485,6 +479,26 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
                 + ("" if value is not None else ", or remove the line")
             )
     return {name: str(value) for name, value in fields.items() if value is not None} | features
+
+
+def is_json_list(label: str) -> bool:
+    """Returns whether a label with several classes is a JSON list of them, rather than names with separators."""
+    return label.startswith("[") and label.endswith("]")
+
+
+def read_json_list(label: str, where: str) -> list[str]:
+    """Returns the classes of a label that is a JSON list; `where` is its place, for messages.
+
+    Raises:
+      ValueError: It is not a JSON list of names and numbers.
+    """
+    try:
+        return _class_texts(where, json.loads(label))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(
+            f"{where} the label {label[:80]!r} is not a JSON list; write it as "
+            '["cat", "dog"], or the names with separators between them'
+        ) from error
 
 
 def _class_texts(where: str, label: list[Any]) -> list[str]:

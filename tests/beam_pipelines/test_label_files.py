@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from support.pipelines_commands import refused, run
@@ -41,6 +42,59 @@ def test_a_header_of_a_label_list_is_no_label(capsys, tmp_path, flat):
     (tmp_path / "labels.txt").write_text("label\n" + "cat\ndog\n" * 3 + "cat\n")
     flags = f"--input={flat}", f"--label_list={tmp_path}/labels.txt", f"--output={tmp_path}/o"
     assert "begins with 'label', which is the header of a column" in refused(capsys, "convert", *flags)
+
+
+@pytest.mark.parametrize("name", ["{n}.jpg", "frame_{n}_b.jpg", "a{n}/0.jpg"])
+def test_labels_that_depend_on_the_order_of_numbers_in_names_are_refused(capsys, tmp_path, images, name):
+    for number, image in enumerate(images[:12], 1):
+        (path := tmp_path / "in" / name.format(n=number)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, path)
+    (tmp_path / "labels.txt").write_text("cat\n" * 6 + "dog\n" * 6)
+    flags = f"--input={tmp_path}/in", f"--label_list={tmp_path}/labels.txt", f"--output={tmp_path}/o"
+    message = refused(capsys, "convert", *flags)
+    assert "in the order of text" in message
+    assert f"'{name.format(n=10)} cat'" in message
+    (tmp_path / "labels.txt").write_text(
+        "".join(f"{name.format(n=n)} {'cat' if n < 7 else 'dog'}\n" for n in range(1, 13))
+    )
+    assert run(capsys, "convert", *flags)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "names", [[f"{n:02}.jpg" for n in range(12)], ["1a23.jpg", "12a3.jpg", "9f10.jpg", "10f9.jpg"]]
+)
+def test_labels_in_the_order_of_names_of_one_length_are_read(capsys, tmp_path, images, names):
+    (tmp_path / "in").mkdir()
+    for image, name in zip(images, names, strict=False):
+        shutil.copy(image, tmp_path / "in" / name)
+    (tmp_path / "labels.txt").write_text("".join(f"class-{name[:-4]}\n" for name in sorted(names)))
+    flags = f"--input={tmp_path}/in", f"--label_list={tmp_path}/labels.txt", f"--output={tmp_path}/o"
+    assert run(capsys, "convert", *flags)[0] == 0
+    index = [row for path in (tmp_path / "o/index").iterdir() for row in pq.read_table(path).to_pylist()]
+    classes = json.loads((tmp_path / "o/manifest.json").read_text())["classes"]
+    assert {row["key"]: classes[row["label"]] for row in index} == {name: f"class-{name[:-4]}" for name in names}
+
+
+@pytest.mark.parametrize("kind", ["folders", "list"])
+def test_names_that_may_not_be_meant_as_classes_of_their_own_are_said(capsys, tmp_path, images, kind):
+    names = ["Cat", "cat", "01", "1", "NA", "dog b", "dog_b", "emu"]
+    lines = ["image,label"]
+    for image, name in zip(images, names, strict=False):
+        (path := tmp_path / "in" / name / "0.jpg").parent.mkdir(parents=True)
+        shutil.copy(image, path)
+        lines.append(f"in/{name}/0.jpg,{name}")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    source = tmp_path / ("in" if kind == "folders" else "list.csv")
+    _, _, err = run(capsys, "convert", f"--input={source}", f"--output={tmp_path}/o", "--splits=train=100%")
+    assert "white space or form of a number: '01' and '1', 'Cat' and 'cat', 'dog b' and 'dog_b'; if" in err
+    assert "'NA' is a class, as any other name" in err
+
+
+def test_a_split_whose_name_resembles_another_is_said(capsys, tmp_path, flat):
+    lines = [f"flat/{path.name},{n % 2},{'val' if n < 2 else 'trian'}" for n, path in enumerate(sorted(flat.iterdir()))]
+    (tmp_path / "list.csv").write_text("\n".join(["image,label,split", *lines]))
+    _, _, err = run(capsys, "convert", f"--input={tmp_path}/list.csv", f"--output={tmp_path}/o")
+    assert "the split 'trian' is a split of its own; if 'train' is meant" in err
 
 
 def test_names_before_numbers_are_refused(capsys, tmp_path, flat):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from beam_pipelines.options import ImageOptions
-from tpu_input.stored_images.check import TRANSPARENT, check_image
+from tpu_input.stored_images.check import DARK, TRANSPARENT, check_image
 
 RED = (200, 30, 30)
 
@@ -66,3 +66,12 @@ def test_images_without_a_visible_pixel_are_counted(kind, visible):
     else:
         image.save(buffer, kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {}))
     assert (TRANSPARENT in check_image(buffer.getvalue(), ImageOptions()).noted) == (not visible)
+
+
+@pytest.mark.parametrize(
+    ("white", "is_dark"), [(1 << 10, True), ((1 << 14) - 1, True), (1 << 14, False), (65535, False)]
+)
+def test_a_16_bit_image_without_its_upper_bits_is_counted(white, is_dark):
+    buffer = io.BytesIO()
+    Image.fromarray(np.linspace(0, white, 64 * 48).reshape(48, 64).astype(np.uint16)).save(buffer, "PNG")
+    assert (DARK in check_image(buffer.getvalue(), ImageOptions()).noted) == is_dark

@@ -225,9 +225,18 @@ def test_a_key_that_comes_again_is_rejected_even_in_another_split():
     assert [(row.key, row.reason) for row in rejected] == [("a.jpg", "duplicate_key")]
 
 
-@pytest.mark.parametrize(("first", "second"), [("zebra", "ant"), ("ant", "zebra")])
+@pytest.mark.parametrize(
+    ("first", "second", "reason", "other"),
+    [
+        ("ant", "ant", "", "duplicate_key"),
+        ("zebra", "ant", "conflicting_label", "conflicting_label"),
+        ("ant", "zebra", "conflicting_label", "conflicting_label"),
+    ],
+)
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_first_good_one_of_a_key_counts_in_whatever_order_rows_come(first, second, turned):
+def test_the_first_good_one_of_a_key_counts_unless_labels_differ_in_whatever_order_rows_come(
+    first, second, reason, other, turned
+):
     lines = [
         Row("a.jpg", "/list", "bird", number=1).reject("unknown_label", ""),
         Row("a.jpg", "/a", first, "validation", record_bytes=9, number=2),
@@ -235,7 +244,7 @@ def test_the_first_good_one_of_a_key_counts_in_whatever_order_rows_come(first, s
     ]
     _, shards = planned([*rows(20), *lines[:: -1 if turned else 1]], options())
     reasons = {row.number: row.reason for shard_rows in shards.values() for row in shard_rows if row.key == "a.jpg"}
-    assert reasons == {1: "unknown_label", 2: "", 3: "duplicate_key"}
+    assert reasons == {1: "unknown_label", 2: reason, 3: other}
 
 
 def test_which_of_two_lines_counts_is_part_of_the_fingerprint():

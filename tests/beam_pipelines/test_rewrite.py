@@ -97,6 +97,7 @@ def test_a_label_that_is_no_class_is_refused_unless_it_is_added(capsys, dataset,
     [
         (["image,label", "0/0000.jpg,3"], "begins with 'image,label', but must have the header key,label"),
         (["key,label", "0/0000.jpg,3", "0/0000.jpg,4"], "line 3: '0/0000.jpg' has a label already"),
+        (["key,label"], "has no label after its header"),
         (["key,label", "0/0000.jpg,"], "line 2: '0/0000.jpg,' must be a key and a label"),
         (["key,label", "0/0000.jpg"], "line 2: '0/0000.jpg' must be a key and a label"),
         (["key,label", "9/none.jpg,3", "8/none.jpg,3"], "has 2 keys that"),

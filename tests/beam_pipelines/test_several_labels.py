@@ -153,7 +153,7 @@ def test_datasets_with_several_labels_are_relabelled_filtered_merged_split_and_c
     convert(capsys, *args)
     before = stored(tmp_path / "a")
     key = str(images[0])
-    (tmp_path / "new.csv").write_text(f'key,label\n{key},"large; round"\n{images[1]},even\n')
+    (tmp_path / "new.csv").write_text(f'key,label\n{key},"large; round"\n{images[1]},"[""even""]"\n{images[2]},[]\n')
     rewriting: tuple[object, ...] = (
         "relabel",
         tmp_path / "a",
@@ -161,7 +161,7 @@ def test_datasets_with_several_labels_are_relabelled_filtered_merged_split_and_c
         f"--output={tmp_path}/b",
     )
     assert run(capsys, *rewriting)[0] == 0
-    changed = {key: ("large", "round"), str(images[1]): ("even",)}
+    changed = {key: ("large", "round"), str(images[1]): ("even",), str(images[2]): ()}
     assert stored(tmp_path / "b") == before | changed
     _, out, _ = run(capsys, "diff", tmp_path / "a", tmp_path / "b")
     assert "relabelled: 2 (1 'even, round' to 'large, round', 1 'even, round' to 'even')" in out

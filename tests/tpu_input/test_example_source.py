@@ -246,6 +246,7 @@ def test_options_that_need_tensorflow_and_wrong_ones_are_refused(digits_dataset,
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"host": 2, "num_hosts": 2}, "host must be at least 0 and below num_hosts"),
         ({"start_step": 3, "end_step": 3}, "end_step after it"),
+        ({"start_step": 1.5}, "start_step must be an integer, got 1.5"),
         ({"split": "test"}, "test"),
     ],
 )

@@ -17,6 +17,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import numbers
 import operator
 import re
@@ -84,6 +85,8 @@ def checked(value: Any, hint: Any, name: str) -> Any:
             as_float = float(value)
         except OverflowError:
             raise ValueError(f"{name} must be a number that a float can hold, got a larger one") from None
+        if math.isnan(as_float):
+            raise ValueError(f"{name} must be a number, got {value!r}")
         return value if isinstance(value, (int, float)) else as_float
     is_callable = origin is Callable
     if callable(value) if is_callable else hint not in (int, float) and isinstance(value, hint):

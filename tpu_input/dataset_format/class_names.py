@@ -7,6 +7,7 @@ writes "é" as two code points, spreadsheets leave a space at the end, web pages
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -57,3 +58,16 @@ def class_table(names: Iterable[str], where: str) -> tuple[str, ...]:
             "apart, e.g. by what follows the name"
         )
     return table
+
+
+def similar_names(names: Iterable[str]) -> list[list[str]]:
+    """Returns the groups of names that differ only in case, in white space, _ and -, or in the form of a number."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_folded(name), []).append(name)
+    return sorted(sorted(group) for group in groups.values() if len(group) > 1)
+
+
+def _folded(name: str) -> str:
+    words = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold())
+    return re.sub(r"(?<![\d.])0+(?=\d)|(?<=\d)\.0+$", "", words)

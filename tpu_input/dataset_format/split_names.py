@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 
@@ -47,6 +48,15 @@ _NO_NAME = frozenset({"nan", "none", "null", "na", "n/a", "<na>", "nat", "-"})
 def split_named(name: str) -> str:
     """Returns the split that a name stands for, such as validation for VAL; other names as they are."""
     return SPLIT_NAMES.get(name.strip().lower(), name)
+
+
+def similar_split(name: str) -> str:
+    """Returns the split that the name of another one resembles, such as train for trian; "" for none."""
+    word = name.strip().lower()
+    if word in SPLIT_NAMES or not word.isalpha() or split_of_path(word):
+        return ""
+    similar = difflib.get_close_matches(word, SPLIT_NAMES, n=1, cutoff=0.75)
+    return SPLIT_NAMES[similar[0]] if similar else ""
 
 
 def keeping_rank(split: str) -> int:

@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
@@ -66,6 +66,7 @@ UNUSABLE_PROFILE = "unusable color profile"
 IGNORED_PROFILE = "ignored color profile"
 NOT_DECODED = "not decoded"
 TRANSPARENT = "wholly transparent"
+DARK = "at most 14 of 16 bits"
 SLIGHTLY_LARGER = "slightly larger than --resize_shorter"
 _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
 
@@ -98,7 +99,7 @@ class CheckedImage(NamedTuple):
         decoded.
       fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
       noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE, NOT_DECODED,
-        SLIGHTLY_LARGER, TRANSPARENT or STRIPPED.
+        SLIGHTLY_LARGER, TRANSPARENT, DARK or STRIPPED.
       source_size: (width, height) of the source in pixels, if it was re-encoded; () if those are the image's own.
     """
 
@@ -229,6 +230,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
         noted += (TRANSPARENT,) if image.format not in ("BMP", "DIB") and is_transparent(pixels) else ()
+        noted += (DARK,) if _is_dark(pixels) else ()
         if fixed or shrink:
             if scale > 1:
                 pixels = _shrunk(pixels, options.resize_shorter, (width, height))
@@ -479,6 +481,14 @@ def _notes(image: Image.Image, options: ImageOptions, keeps_bytes: bool) -> tupl
         *([IGNORED_PROFILE] if effect == "converted" and options.color_profiles == "ignore" else []),
         *(_size_notes(min(image.size), options) if keeps_bytes else ()),
     )
+
+
+def _is_dark(pixels: Image.Image) -> bool:
+    """Returns whether a grayscale image of 16 bits uses at most 14 of them, as cameras and scanners record them."""
+    if not pixels.mode.startswith("I"):
+        return False
+    _, largest = cast("tuple[int, int]", pixels.getextrema())  # of an image of one channel
+    return largest < 1 << 14
 
 
 def _has_position(image: Image.Image) -> bool:

@@ -18,6 +18,10 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format.class_names import similar_names
+from tpu_input.dataset_format.split_names import is_missing, similar_split
+
+_MAX_SHOWN = 4  # names in a line
 
 
 @dataclasses.dataclass
@@ -212,6 +216,7 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
         remarks = (*remarks, f"duplicates left out: {counts}; of copies in several splits, the one outside train stays")
     if line := _missing_splits(plan, options):
         remarks = (*remarks, line)
+    remarks = (*remarks, *_remarks_on_splits(plan), *(() if options.labels else _remarks_on_classes(plan)))
     return dataclasses.replace(plan, remarks=remarks, left_out=layout.pruned_keys, num_outdated=layout.num_outdated)
 
 
@@ -230,3 +235,29 @@ def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
         f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few images "
         f"({sum(plan.num_images.values()):,}{', or too few of each class' * options.stratify}) for their shares"
     )
+
+
+def _remarks_on_splits(plan: Plan) -> Iterator[str]:
+    for name in sorted(plan.num_images):
+        if similar := similar_split(name):
+            yield (
+                f"the split {name!r} is a split of its own; if {similar!r} is meant, correct the inputs, and convert "
+                "them again"
+            )
+
+
+def _remarks_on_classes(plan: Plan) -> Iterator[str]:
+    """Yields lines about names that may not be meant as classes of their own."""
+    if groups := similar_names(plan.classes):
+        examples = ", ".join(" and ".join(map(repr, group[:_MAX_SHOWN])) for group in groups[:_MAX_SHOWN])
+        more = f" and {len(groups) - _MAX_SHOWN:,} more" if len(groups) > _MAX_SHOWN else ""
+        yield (
+            f"classes of their own, though their names differ only in case, white space or form of a number: {examples}"
+            f"{more}; if they are meant as one class, give all of its images one name"
+        )
+    if missing := sorted(filter(is_missing, plan.classes)):
+        names, are = ", ".join(map(repr, missing)), "are classes" if len(missing) > 1 else "is a class"
+        yield (
+            f"{names} {are}, as any other name; programs write this where a value is missing: if these images have no "
+            "label, leave it empty"
+        )

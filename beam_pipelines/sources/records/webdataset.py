@@ -125,8 +125,8 @@ def _row(members: list[archives.Member], name: str, record_format: RecordFormat,
     row = Row(key, image.uri, num_bytes=max(image.num_bytes, 0), version=image.version, number=image.number)
     if len(images) != 1:
         endings = ", ".join(_ending(member.path) for member in (images or members)[:5])
-        problem = "several images" if images else "no image"
-        return row.reject("bad_record", f"it has {problem}, but {endings}; name one: --record=webdataset,image=ENDING")
+        problem = f"{len(images)} images" if images else "no image"
+        return row.reject("bad_record", f"it has {problem}: {endings}; name one: --record=webdataset,image=ENDING")
     if image.fault or image.num_bytes < 0:
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
     fields = _fields(members)
