@@ -221,8 +221,8 @@ _HELP = {
     "shard": "file name of a shard, to read only this one, with its index and lengths. May be repeated (default: all "
     "shards)",
     "datasets": "folder or URI of a dataset. Its examples get the keys NAME/KEY; without NAME, it is the folder's",
-    "new_labels": ".csv with the header key,label: the class of each of these examples. All others keep theirs. Several "
-    "classes are separated by ; or a JSON list, [] for none",
+    "new_labels": ".csv with the header key,label: the class of each of these examples. All others keep theirs. "
+    "Several classes are separated by ; or a JSON list, [] for none",
     "add_classes": "accept labels that are not the name of a class yet. They are added after the others, sorted",
     "only_keys": "file with one key per line, of the examples to keep (default: all)",
     "without_keys": "file with one key per line, of examples to leave out (default: none)",

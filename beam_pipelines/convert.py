@@ -42,7 +42,7 @@ from beam_pipelines.runners.executors import is_much_work
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
-from tpu_input.command_line.dataclass_options import checked
+from tpu_input.command_line.dataclass_options import checked, checks_arguments
 from tpu_input.dataset_format.records import Manifest
 
 if TYPE_CHECKING:  # a conversion on this machine does without Beam
@@ -68,6 +68,7 @@ class Converted(NamedTuple):
     num_outdated: int | None = 0
 
 
+@checks_arguments
 def convert(
     options: ConvertOptions,
     beam_options: PipelineOptions | None = None,

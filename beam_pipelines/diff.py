@@ -16,6 +16,7 @@ import pyarrow as pa
 from beam_pipelines.conversion.output_folder import complete_manifest, index_content
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.exported_shards import READERS, examples_of
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.check import Rejected
@@ -92,6 +93,7 @@ class Differences:
         }
 
 
+@checks_arguments
 def diff(before: str, after: str) -> Differences:
     """Returns the differences between two datasets.
 

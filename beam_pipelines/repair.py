@@ -48,7 +48,7 @@ from beam_pipelines.sources.rows import Row, find_all, locate
 from beam_pipelines.sources.url_names import is_url, origin
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
-from tpu_input.command_line.dataclass_options import from_fields
+from tpu_input.command_line.dataclass_options import checks_arguments, from_fields
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # a repair on this machine does without Beam
 _MAX_NAMED = 5  # inputs in a message
 
 
+@checks_arguments
 def repair(
     findings: Findings, beam_options: PipelineOptions | None = None, num_threads: int | None = None
 ) -> list[str]:

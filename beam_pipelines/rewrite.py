@@ -20,11 +20,13 @@ from beam_pipelines.shard_formats.shard_format import NAMES
 from beam_pipelines.sources.dataset_examples import class_set, labels_of, new_names
 from beam_pipelines.sources.existence import check_files_beside
 from beam_pipelines.sources.rows import fault_of_name, stands_for_none
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.label_kinds import LabelKind, merged_kind
 from tpu_input.dataset_format.records import Manifest
 
 
+@checks_arguments
 def rewriting(
     sources: Sequence[Source], output: str, add_classes: bool = False, check: Check = "header", **changed: Any
 ) -> ConvertOptions:
@@ -95,6 +97,7 @@ def rewriting(
     return dataclasses.replace(options, **changed)
 
 
+@checks_arguments
 def exporting(dataset: str, output: str, shard_format: str, only_split: str = "", **changed: Any) -> ConvertOptions:
     """Returns the options of the conversion that exports a dataset for another library. Pass them to convert().
 

@@ -51,6 +51,7 @@ from beam_pipelines.sources.rows import Row, find, label_row, locate
 from beam_pipelines.sources.unpacking import NOWHERE
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 
@@ -148,6 +149,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
     What is rejected here are files that cannot be images, such as .DS_Store, or lines of a list without a file.
     """
 
+    @checks_arguments
     def __init__(self, *sources: Source, output: str = NOWHERE, label_type: LabelType = "class") -> None:
         """Checks that the sources exist.
 

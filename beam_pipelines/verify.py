@@ -38,6 +38,7 @@ from beam_pipelines.report.rejections import read_lines
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import is_much_work, local_executor
 from tpu_input.command_line.cores import num_cores
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 from tpu_input.dataset_format.records import Manifest, Shard
@@ -66,6 +67,7 @@ class Findings:
     lengths_damaged: bool = False
 
 
+@checks_arguments
 def verify(
     dataset: str,
     decode_images: bool = True,

@@ -28,6 +28,7 @@ from estimator_app.trainers.checks import check_label_type, num_examples, read_d
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest, RecordSource
 from tpu_input.command_line import activity
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike
@@ -49,6 +50,7 @@ class Evaluation(NamedTuple):
     classes: tuple[str, ...]
 
 
+@checks_arguments
 def evaluate(
     model_dir: str | None = None,
     export_dir: str | None = None,

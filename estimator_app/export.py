@@ -29,9 +29,11 @@ from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
 from estimator_app.saved_model.classifier import CLASSES_NAME
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.trainers.registry import find_saver, own_format
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
 
 
+@checks_arguments
 def export(
     model_dir: str,
     export_dir: str | None = None,

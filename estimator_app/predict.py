@@ -26,6 +26,7 @@ from estimator_app.runtime.files import is_in_bucket, reason
 from estimator_app.saved_model.classifier import THRESHOLD, Array, Classifier, load_classifier
 from estimator_app.saved_model.find import read_origin
 from tpu_input.command_line import print_line, to_json
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.orientation import FORMATS
 from tpu_input.storage.patterns import SIGNS
@@ -68,6 +69,7 @@ class Prediction:
         return "  ".join([*cells, self.file])
 
 
+@checks_arguments
 def predict(
     classifier: Classifier | str, files: Iterable[str], batch_size: int = 32, top: int = 1
 ) -> Iterator[Prediction | tuple[str, str]]:

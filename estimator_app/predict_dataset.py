@@ -30,6 +30,7 @@ from estimator_app.saved_model.classifier import THRESHOLD, Array
 from estimator_app.train import train
 from estimator_app.trainers.checks import num_examples
 from tpu_input import Manifest, RecordSource
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest
@@ -44,6 +45,7 @@ _MOST_NAMES = 3  # classes that a message lists
 _NOT_OF_FOLDS = ("hold_out", "split", "record")  # options of train() that predict_folds() sets itself
 
 
+@checks_arguments
 def predict_dataset(
     dataset: DatasetLike,
     output: str,
@@ -159,6 +161,7 @@ def _check_source(export_dir: str | None, model_dir: str | None, is_of_run: obje
         raise ValueError("a TPU needs model_dir: an export runs on this machine")
 
 
+@checks_arguments
 def predict_folds(
     dataset: DatasetLike,
     output: str,

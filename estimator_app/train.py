@@ -57,6 +57,7 @@ from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.starting_weights import TABLE_NAME, published_normalization, starting_weights
 from tpu_input import Manifest
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute, absolute_patterns
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.caching import cache_bytes, check_memory
@@ -64,6 +65,7 @@ from tpu_input.pipeline.hosts import Host
 from tpu_input.storage.labels import check_labels
 
 
+@checks_arguments
 def train(
     dataset: DatasetLike,
     model_dir: str,

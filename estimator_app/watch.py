@@ -44,11 +44,13 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.checks import num_examples, read_dataset
 from estimator_app.trainers.interruption import Stopped, lost_errors, retry_while_unavailable
 from estimator_app.trainers.registry import find_trainer
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
 
 _LISTED = 5  # most steps that a line names
 
 
+@checks_arguments
 def watch(
     model_dir: str,
     export_dir: str | None = None,

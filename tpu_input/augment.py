@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.pipeline.seeds import seed_for
 from tpu_input.without_tensorflow.augmentations import (
     FILL,
@@ -66,6 +67,7 @@ class _OnTensors:
         return _FUNCTIONS[type(self.augmentation)](self.augmentation, image, seed)
 
 
+@checks_arguments
 def color_jitter(brightness: float = 0.4, contrast: float = 0.4, saturation: float = 0.4) -> Augment:
     """Returns a function that scales brightness, contrast and saturation, each by a factor in 1 ± its strength.
 
@@ -96,6 +98,7 @@ def _color_jitter(jitter: ColorJitter, image: tf.Tensor, seed: tf.Tensor) -> tf.
     return _as(image, mixed + bright * (1 - contrasted) * mean)
 
 
+@checks_arguments
 def rand_augment(
     num_layers: int = 2,
     magnitude: float = 9,
@@ -183,6 +186,7 @@ _FUNCTIONS: dict[type[Augmentation], Callable[[Any, tf.Tensor, tf.Tensor], tf.Te
 }
 
 
+@checks_arguments
 def mixup(
     images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 0.2, weight: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, ...]:
@@ -208,6 +212,7 @@ def mixup(
     return mixed * images + (1 - mixed) * images[::-1], *_mixed_labels(labels, weight, share)
 
 
+@checks_arguments
 def cutmix(
     images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 1.0, weight: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, ...]:
@@ -277,6 +282,7 @@ def _bound(operation: Operation, *arguments: tf.Tensor) -> Callable[[], tf.Tenso
     return lambda: tf.ensure_shape(operation(*arguments), arguments[0].shape)
 
 
+@checks_arguments
 def operations(magnitude: float, cutout_const: float, translate_const: float) -> dict[str, Operation]:
     """Returns operations by name: the 16 of the reference and the identity; it chooses each equally often.
 

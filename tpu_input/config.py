@@ -143,8 +143,10 @@ class InputConfig:
                 )
         if not 0 < self.eval_crop <= 1:
             raise ValueError(f"eval_crop must be above 0 and at most 1, got {self.eval_crop!r}")
-        if not all(0 < value < math.inf for value in self.std):
-            raise ValueError(f"std must be positive and finite, got {self.std!r}")
+        if min(self.std) <= 0:
+            raise ValueError(f"std must be positive, got {self.std!r}")
+        if not all(0 <= value <= 255 for value in self.mean):
+            raise ValueError(f"mean must be from 0 to 255, got {self.mean!r}")
         if isinstance(self.augment, str) and parse_augment(self.augment)[0] == "none":
             object.__setattr__(self, "augment", None)  # one value for it, as configs are compared
         if self.service:

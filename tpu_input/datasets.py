@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.distribution import needing_extras
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, manifest_name
 from tpu_input.storage.byte_ranges import check_file, check_files, is_no_bucket, read_bytes
+from tpu_input.storage.patterns import is_pattern
 
 DatasetLike = Manifest | str | os.PathLike[str]  # what as_manifest() takes
 
@@ -29,6 +31,7 @@ def as_manifest(dataset: DatasetLike) -> Manifest:
     raise ValueError(f"a dataset is a Manifest from read_manifest(), or a path or URI, got {dataset!r}")
 
 
+@checks_arguments
 def read_manifest(path: str | os.PathLike[str], version: int | None = None) -> Manifest:
     """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
 
@@ -63,10 +66,17 @@ def version_with(manifest: Manifest, fingerprint: str) -> Manifest:
 
 def _read_manifest(folder: str, name: str) -> Manifest:
     path = f"{folder}/{name}"
-    check_file(path, MAX_MANIFEST_BYTES)
     try:
+        check_file(path, MAX_MANIFEST_BYTES)
         text = read_bytes(path, 0, MAX_MANIFEST_BYTES + 1)
+    except NotADirectoryError:
+        raise ValueError(f"{folder!r} is a file, but a dataset is a folder; name the folder that it is in") from None
     except FileNotFoundError:
+        if is_pattern(folder):
+            raise ValueError(
+                f"{folder!r} is a pattern, but a dataset is a folder; name the folder, or for shards of another "
+                "program use tpu_input.manifest_from_shards()"
+            ) from None
         if is_no_bucket(folder):
             raise ValueError(f"bucket {folder.split('/')[2]!r} of {folder!r} does not exist; check its name") from None
         raise ValueError(
@@ -78,6 +88,7 @@ def _read_manifest(folder: str, name: str) -> Manifest:
     return Manifest.from_json(text, folder)
 
 
+@checks_arguments
 def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
     """Returns the number of steps that evaluate every example of a split: its examples by the batch, rounded up.
 
@@ -95,6 +106,7 @@ def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts
     return -(-as_manifest(dataset).split(split).num_examples // eval_batch_size)
 
 
+@checks_arguments
 def find_undecodable(dataset: DatasetLike, split: str, message: str) -> str | None:
     """Returns "record N of 'SHARD'" for the record that TensorFlow's parser or decoder rejected; None if none is found.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.config import InputConfig, check_config
 from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.batches import to_batches
@@ -25,6 +26,7 @@ from tpu_input.pipeline.reading import records
 from tpu_input.train import InputFn
 
 
+@checks_arguments
 def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "validation") -> InputFn:
     """Returns input_fn(params) -> Dataset of ({"image", "weight"}, label), to be evaluated for eval_steps() steps.
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest, Record
 from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
@@ -121,6 +122,7 @@ class TrainSource(_ExampleSource):
     share, which has to fit into memory. Each copy of the source in another process keeps its own.
     """
 
+    @checks_arguments
     def __init__(
         self,
         dataset: DatasetLike,
@@ -263,6 +265,7 @@ class EvalSource(_ExampleSource):
     of label 0.
     """
 
+    @checks_arguments
     def __init__(
         self,
         dataset: DatasetLike,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_input.command_line.dataclass_options import checked, field_types, suggestion
+from tpu_input.command_line.dataclass_options import checked, checks_arguments, field_types, suggestion
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.label_kinds import ONE
 from tpu_input.dataset_format.records import Manifest
@@ -27,6 +27,7 @@ from tpu_input.pipeline.reading import no_autograph
 from tpu_input.train import make_train_input_fn
 
 
+@checks_arguments
 def load(
     dataset: DatasetLike,
     split: str = "train",
@@ -117,6 +118,7 @@ def _weights_by_class(manifest: Manifest, class_weight: Mapping[int, float]) -> 
         raise ValueError(f"class_weight has {unknown[0]!r}; the classes have the numbers 0 to {num_classes - 1}")
     weights = np.ones(num_classes, np.float32)
     for number, weight in class_weight.items():
+        weight = checked(weight, float, f"class_weight of class {number}")
         if not 0 <= weight < math.inf:
             raise ValueError(f"class_weight of class {number} must be a number of at least 0, got {weight!r}")
         weights[number] = weight
@@ -214,6 +216,7 @@ def _triples(batches: tf.data.Dataset, config: InputConfig, normalize: bool) -> 
     return batches.map(triple, num_parallel_calls=PARALLEL_LAYOUTS if normalize else None)
 
 
+@checks_arguments
 def params_from_context(context: Any, global_batch_size: int) -> dict[str, int]:
     """Returns the params of an input_fn inside strategy.distribute_datasets_from_function.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.config import InputConfig
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
     accumulated, but not yet applied, are in the file, too.
     """
 
+    @checks_arguments
     def __init__(self, path: str | os.PathLike[str], every_steps: int = 1000) -> None:
         """Makes the callback.
 

@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 
-from tpu_input.command_line.dataclass_options import check_choice
+from tpu_input.command_line.dataclass_options import check_choice, checks_arguments
 from tpu_input.config import MOST_BLOCK_RECORDS, Sampling
 from tpu_input.dataset_format.manifest import (
     TFDS_FEATURES_NAME,
@@ -147,6 +147,7 @@ class RecordSource:
     bytes per record) and, within a process, the connections to the bucket.
     """
 
+    @checks_arguments
     def __init__(self, dataset: DatasetLike, split: str) -> None:
         """Reads the lengths of all records.
 
@@ -196,6 +197,7 @@ class RecordSource:
             raise ValueError(f"{path!r}, byte {offset}: {error}") from error
 
 
+@checks_arguments
 def training_order(
     dataset: DatasetLike,
     batch_size: int,

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.augment import find_augment
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
@@ -42,6 +43,7 @@ from tpu_input.storage.labels import check_labels
 InputFn = Callable[..., tf.data.Dataset]
 
 
+@checks_arguments
 def make_train_input_fn(
     dataset: DatasetLike, config: InputConfig, split: str = "train", start_step: int = 0, end_step: int | None = None
 ) -> InputFn:

@@ -46,6 +46,7 @@ from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
 from beam_pipelines.report.summary import NOTED, command_of, formats, reasons_once, size
 from beam_pipelines.runners import phases
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format.records import Manifest, Split
 from tpu_input.dataset_format.split_names import keeping_rank
@@ -67,6 +68,7 @@ _LIMITS = {  # limits that the page mentions
 }
 
 
+@checks_arguments
 def write_report(dataset: str, sources: Sequence[str] = (), predictions: Sequence[str] = ()) -> str:
     """Writes DATASET/report.html, and with predictions DATASET/likely_wrong_labels.csv; returns the path of the page.
 

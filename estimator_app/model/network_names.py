@@ -73,7 +73,7 @@ def users_network(name: str) -> Any:
         raise ValueError(f"network {name!r}: {error}") from error
     except TypeError as error:
         raise ValueError(f"network {name!r}: must take (images, num_classes, training): {error}") from error
-    except Exception as error:  # a custom module may raise any exception when it is imported
+    except (Exception, SystemExit) as error:  # a custom module may raise any exception when it is imported
         raise ValueError(f"network {name!r}: {module_name} cannot be imported: {error!r}") from error
     return network
 

@@ -204,7 +204,7 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
     Its outputs are the logits, [N, num_classes] float32.
 
     Raises:
-      ValueError: The network's logits have another shape, or are probabilities.
+      ValueError: The network's logits have another shape or are probabilities, or it has no weights to train.
     """
     inputs = keras().Input([image_size, image_size, 3])
     with _computing_in(precision):
@@ -216,7 +216,9 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
                 f"network {network.__name__!r} must return logits of shape {(None, num_classes)}, one row per image "
                 f"and one column per class, got {returned}"
             )
-        _check_logits(network, keras().Model(inputs, logits))
+        _check_logits(network, model := keras().Model(inputs, logits))
+        if not model.trainable_weights:
+            raise ValueError(f"network {network.__name__!r} has no weights to train; add a layer that has some")
         logits = layers.Activation("linear", dtype="float32")(logits)
     return keras().Model(inputs, logits)
 
@@ -225,11 +227,13 @@ def _called(network: Network, inputs: Any, num_classes: int) -> Any:
     """Returns the output of a network.
 
     Raises:
-      ValueError: Keras on JAX cannot build it, as it has operations of TensorFlow.
+      ValueError: Keras on JAX cannot build it, as it has operations of TensorFlow; or it would end the process.
       jax.errors.JaxRuntimeError: A device cannot compute the initial weights.
     """
     try:
         return network(inputs, num_classes, None)
+    except SystemExit as error:
+        raise ValueError(f"network {network.__name__!r} ends the process, with {error!r}") from error
     except Exception as error:
         if on_jax() and "tensorflow" in sys.modules and not isinstance(error, _device_error()):
             reason = (str(error).splitlines() or [repr(error)])[0]

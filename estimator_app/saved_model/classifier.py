@@ -17,6 +17,7 @@ from estimator_app.model_dir.exports import STABLEHLO_NAME, program_name
 from estimator_app.runtime import files
 from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
+from tpu_input.command_line.dataclass_options import checks_arguments
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -103,6 +104,7 @@ def _run_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> li
     return [result for encoded in files for result in _run_images([encoded], run)]
 
 
+@checks_arguments
 def load_classifier(path: str) -> Any:
     """Returns the classifier of a SavedModel.
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -220,6 +221,14 @@ def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir,
     assert "holds another run: its --image_size is 16, not 28; its --seed is 0, not 1; use another" in message
     assert "or repeat its options: jpeg2tpu train --dataset=" in message
     assert (model_dir / "config.json").read_text() == before
+
+
+def test_the_options_to_repeat_are_for_the_folder_that_a_run_was_moved_to(capsys, model_dir, digits_dataset, tmp_path):
+    shutil.copytree(model_dir, moved := tmp_path / "moved here")
+    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={moved}", *FLAGS, "--train_steps=40")
+    message = refused(capsys, *train, "--seed=1")
+    assert f"'--model_dir={moved}'" in message
+    assert f"--model_dir={model_dir}" not in message
 
 
 def test_the_options_to_repeat_have_none_of_a_process():

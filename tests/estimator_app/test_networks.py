@@ -173,6 +173,12 @@ def nothing(images, num_classes, training):
 def softmax(images, num_classes, training):
     return tf.keras.layers.Dense(num_classes, activation="softmax")(tf.keras.layers.Flatten()(images))
 
+def weightless(images, num_classes, training):
+    return tf.keras.layers.Flatten()(images)[:, :num_classes]
+
+def exiting(images, num_classes, training):
+    raise SystemExit(0)
+
 def nested(images, num_classes, training):
     layers = tf.keras.layers
     return tf.keras.Sequential([layers.Flatten(), layers.Dense(num_classes), layers.Softmax()])(images)
@@ -188,6 +194,7 @@ number = 3
 def networks_folder(tmp_path, monkeypatch):
     (tmp_path / "own_networks.py").write_text(NETWORKS_MODULE)
     (tmp_path / "broken_network.py").write_text("import no_such_module\n")
+    (tmp_path / "exiting_network.py").write_text("raise SystemExit(0)\n")
     (tmp_path / "raising_network.py").write_text("raise RuntimeError('no licence')\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -206,6 +213,7 @@ def test_ones_own_function_is_a_network(networks_folder):
         ("no_such:good", "'no_such:good': no module 'no_such' in the working directory or among the installed"),
         ("broken_network:good", "'broken_network:good': no module 'no_such_module' in the working"),
         ("raising_network:good", r"raising_network cannot be imported: RuntimeError\('no licence'\)"),
+        ("exiting_network:good", r"exiting_network cannot be imported: SystemExit\(0\)"),
         ("own_networks:bad", "'own_networks:bad': module 'own_networks' has no attribute 'bad'"),
         ("own_networks:short", r"must take \(images, num_classes, training\): too many positional arguments"),
         ("own_networks:number", "must take .*: 3 is not a callable object"),
@@ -224,6 +232,8 @@ def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(networks
         ("transposed", r"'transposed' must return logits of shape \(None, 3\), .*, got shape \(None, 4\)"),
         ("nothing", r"'nothing' must return logits of shape \(None, 3\), .*, got None"),
         ("softmax", "'softmax' ends in a softmax, but must return logits"),
+        ("weightless", "'weightless' has no weights to train"),
+        ("exiting", "'exiting' ends the process"),
         ("nested", "'nested' ends in a softmax, but must return logits"),
     ],
 )

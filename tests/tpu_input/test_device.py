@@ -181,8 +181,9 @@ def test_greyscale_becomes_three_equal_channels(digits):
         ({"crop_aspect": (2.0, 1.0)}, "crop_aspect must satisfy 0 < smallest <= largest"),
         ({"eval_crop": 1.5}, "eval_crop must be above 0 and at most 1, got 1.5"),
         ({"std": (1, 0, 1)}, "std must be positive"),
-        ({"std": (1, float("inf"), 1)}, "std must be positive and finite"),
-        ({"mean": (1, float("nan"), 1)}, "mean must be a number, got nan"),
+        ({"std": (1, float("inf"), 1)}, "std must be a finite number, got inf"),
+        ({"mean": (1, 256, 1)}, "mean must be from 0 to 255"),
+        ({"mean": (1, float("nan"), 1)}, "mean must be a finite number, got nan"),
         ({"seed": -1}, "seed must be in"),
     ],
 )

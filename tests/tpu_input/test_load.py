@@ -150,6 +150,8 @@ def test_options_are_those_of_the_input_and_of_the_dataset(digits_dataset):
         ({"epochs": 1, "deterministic": False}, "epochs needs deterministic=True and no service"),
         ({"epochs": 1, "cache": "records", "num_hosts": 2}, "epochs with a cache needs a single host"),
         ({"host": 2}, "host must be at least 0 and below num_hosts 1, got 2"),
+        ({"batch_size": 10**9}, "a batch of 1,000,000,000 images of"),
+        ({"class_weight": {0: "2"}}, "class_weight of class 0 must be a number, got '2'"),
     ],
 )
 def test_a_mistake_is_named(digits_dataset, arguments, message):
@@ -160,6 +162,15 @@ def test_a_mistake_is_named(digits_dataset, arguments, message):
 def test_a_folder_without_a_dataset_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"has no manifest\.json, so it is not a complete dataset"):
         tpu_input.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("manifest.json", "is a file, but a dataset is a folder"), ("train-*", "is a pattern, but a dataset is a folder")],
+)
+def test_a_file_or_a_pattern_is_no_dataset(digits_dataset, name, message):
+    with pytest.raises(ValueError, match=message):
+        tpu_input.load(f"{digits_dataset.path}/{name}")
 
 
 def test_skipped_records_weigh_nothing(dataset_copy):

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
+from tpu_input.pipeline.caching import check_batch
 from tpu_input.pipeline.decoding import within_budget
 from tpu_input.pipeline.device import resolved_layout
 from tpu_input.pipeline.hosts import Host
@@ -41,6 +42,7 @@ def to_batches(
       skipped_steps: Steps whose batches are left out at the beginning.
       num_steps: Steps after which to end; None is endless.
     """
+    check_batch(batch_size, config)
     dataset = dataset.batch(batch_size, drop_remainder=True)
     if config.on_corrupt == "skip":
         dataset = within_budget(dataset, config.max_corrupt)

@@ -192,6 +192,24 @@ def check_memory(needed: int, config: InputConfig, available: int | None = None)
         )
 
 
+def check_batch(batch_size: int, config: InputConfig, available: int | None = None) -> None:
+    """Raises ValueError if a single batch does not fit into the host's memory, which TensorFlow ends the process for.
+
+    Args:
+      batch_size: Examples in a batch.
+      config: For the size of an image.
+      available: Available memory in bytes; None reads it from the system.
+    """
+    available = available_bytes() if available is None else available
+    needed = batch_size * 3 * config.image_size**2 * {"uint8": 1, "bfloat16": 2, "float32": 4}[config.dtype]
+    if needed > available:
+        raise ValueError(
+            f"a batch of {batch_size:,} images of {config.image_size} x {config.image_size} pixels takes "
+            f"{needed / 1e9:,.1f} GB of memory, but only {available / 1e9:,.1f} GB are available; use a smaller "
+            "batch_size or image_size"
+        )
+
+
 def available_bytes() -> int:
     """Returns the available memory in bytes: of the machine, or of the container if that has less (Linux)."""
     limits = [2**62]
