@@ -49,6 +49,8 @@ def run(flags: argparse.Namespace) -> int:
     code = functions[flags.run](flags, flags.beam_flags)
     if is_json(flags.argv):
         print_line(to_json(flags.result))
+    if flags.run == "diff" or getattr(flags, "dry_run", False):
+        check_printed()
     return code
 
 
@@ -302,7 +304,6 @@ def diff(flags: argparse.Namespace, _: list[str]) -> int:
     flags.result = differences.to_json()
     for line in differences.lines():
         _say(flags, line)
-    check_printed()
     return 1 if differences else 0
 
 

@@ -67,35 +67,42 @@ def test_a_sound_and_a_damaged_dataset_have_their_codes(kind, dataset_copy, caps
     assert sys.stdout is not None
 
 
-# Commands whose result is what they print.
-PRINTING = {"diff": beam_commands.diff, "evaluate": app_commands.evaluate, "predict": app_commands.predict}
+# Commands whose result is what they print, and the functions that see to it.
+PRINTING = {
+    "diff": beam_commands.run,
+    "convert": beam_commands.run,  # with --dry_run
+    "evaluate": app_commands.evaluate,
+    "predict": app_commands.predict,
+}
 
 
 def test_every_command_whose_lines_are_its_result_is_among_these():
     modules = (beam_commands, app_commands)
     callers = {
-        name
+        function
         for module in modules
-        for name, function in inspect.getmembers(module, inspect.isfunction)
+        for _, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and "check_printed()" in inspect.getsource(function)
     }
-    assert callers == set(PRINTING)
+    assert callers == set(PRINTING.values())
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("flags", [(), ("--json",)])
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_command_whose_lines_are_its_result_fails_if_they_are_lost_and_ends_if_nobody_reads(
-    finished, digits, digits_dataset, capsys, command
+    finished, digits, digits_dataset, tmp_path, capsys, command, flags
 ):
     arguments = {
         "diff": (digits_dataset.path, digits_dataset.path),
+        "convert": (f"--input={digits}", f"--output={tmp_path}/out", "--dry_run"),
         "evaluate": (f"--export_dir={finished.export}", f"--dataset={digits_dataset.path}"),
         "predict": (f"--export_dir={finished.export}", *map(str, sorted((digits / "3").iterdir())[:3])),
     }
     codes = {}
     for kind in ("full", "closed pipe"):
         with stdout_of(kind):
-            codes[kind] = code_of(command, *arguments[command])
+            codes[kind] = code_of(command, *arguments[command], *flags)
     lines = capsys.readouterr().err.splitlines()
     assert codes == {"full": 2, "closed pipe": 0}
     assert lines == [

@@ -37,7 +37,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
     """Returns a form of a path that processes in other folders can use: a URI without trailing slashes, or absolute.
 
     Raises:
-      Unclear: The path is empty, as from a variable of a shell that is not set, or a URI with a single slash.
+      Unclear: The path is empty, as from a variable of a shell that is not set, or a URI with a single slash, or it is
+        not UTF-8.
     """
     text = os.fspath(path)
     if not text:
@@ -45,7 +46,13 @@ def absolute(path: str | os.PathLike[str]) -> str:
     if match := _HALF_URI.match(text):
         raise Unclear(f"{text!r} is not a URI; write {match[1]}://, or for a local folder ./{text}")
     scheme, separator, rest = text.partition("://")
-    return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(os.path.expanduser(text))
+    path = scheme + separator + rest.rstrip("/") if separator else os.path.abspath(os.path.expanduser(text))
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise Unclear(f"the path '{shown}' is not UTF-8, as which datasets and runs store it; rename it") from None
+    return path
 
 
 def is_in_bucket(path: str) -> bool:
