@@ -91,7 +91,7 @@ def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterato
     """Yields a row for each record of a shard of a dataset, with the changes that the source describes.
 
     Raises:
-      ValueError: There is no such shard any more, or its index is damaged.
+      ValueError: There is no such shard any more, or it is missing, or its index is damaged.
     """
     manifest = read_dataset(source.path)
     shards = [
@@ -111,7 +111,11 @@ def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterato
         key and _are_classes(label, manifest) for key, label in zip(columns[0], columns[1], strict=True)
     ):
         raise _damaged(source.path, name, f"it does not match shard {name!r} and the manifest")
-    _, version = storage.look(storage.record_uri(path, 0, 0))
+    num_bytes, version = storage.look(storage.record_uri(path, 0, 0))
+    if num_bytes < 0:
+        raise ValueError(
+            f"shard {name!r} of {source.path!r} is missing; write it again with: jpeg2tpu verify --repair {source.path}"
+        )
     changes = _changes(source)
     for key, label, offset, length, features in zip(*columns, strict=True):
         row = Row(key, storage.record_uri(path, offset, length), "", split, "", length, version=version)

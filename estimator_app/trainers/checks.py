@@ -6,7 +6,8 @@ TrainConfig ──make_weighted_model()──▶ keras.Model ──named_weights
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
@@ -15,6 +16,7 @@ from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.networks import find_network, make_model
 from estimator_app.model_dir.checkpoints import VARIABLE_SUFFIX, check_fits
+from estimator_app.runtime import files
 from tpu_input import Manifest
 from tpu_input.dataset_format.label_kinds import label_kind
 from tpu_input.dataset_format.record_spec import parse_record
@@ -61,6 +63,20 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
             f"with --record, the dataset is a glob of shards such as 'gs://bucket/train-*', got {dataset!r}"
         )
     return manifest_from_shards(shard_patterns(dataset), parse_record(record), classes)
+
+
+def check_shards(manifest: Manifest, splits: Iterable[str]) -> None:
+    """Checks that no shard of some splits is gone, which a run would notice only when it comes to read it.
+
+    Raises:
+      ValueError: One is.
+    """
+    needed = {shard.name for split in splits for shard in manifest.split(split).shards}
+    if missing := sorted(needed - {*files.entries(manifest.path)}):
+        raise ValueError(
+            f"{len(missing)} of {len(needed)} shards of {manifest.path!r} are missing, such as {missing[0]!r}; "
+            f"write them again with: jpeg2tpu verify --repair {shlex.quote(manifest.path)}"
+        )
 
 
 def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:

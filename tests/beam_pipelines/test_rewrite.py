@@ -344,3 +344,20 @@ def test_the_number_of_shards_is_that_of_an_earlier_datasets_own_split(capsys, d
     assert code == 0, err
     splits = read_manifest(str(tmp_path / "out")).splits
     assert {split: len(value.shards) for split, value in splits.items()} == {"train": 3, "val": 1}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("reshard", "DATASET", "--shard_size=1MB"),
+        ("merge", "a=DATASET", "b=DATASET"),
+        ("export-dataset", "DATASET", "--format=webdataset"),
+        ("convert", "--input=DATASET"),
+    ],
+)
+def test_a_dataset_without_one_of_its_shards_is_refused_with_what_helps(capsys, dataset_copy, tmp_path, command):
+    shard = next(dataset_copy.glob("validation-00001-*"))
+    shard.unlink()
+    words = [word.replace("DATASET", str(dataset_copy)) for word in command]
+    message = refused(capsys, *words, f"--output={tmp_path}/out")
+    assert f"'{shard.name}' of '{dataset_copy}' is missing; write it again with: jpeg2tpu verify --repair" in message

@@ -214,6 +214,13 @@ def test_a_flag_that_cannot_work_says_what_is_needed(capsys, digits_dataset, tmp
     assert not (tmp_path / "model").exists()
 
 
+def test_a_shard_that_is_missing_is_said_before_the_first_step(capsys, dataset_copy, tmp_path):
+    next(dataset_copy.glob("validation-00001-*")).unlink()
+    train = ("train", f"--dataset={dataset_copy}", f"--model_dir={tmp_path}/model", *FLAGS, "--train_steps=40")
+    assert "1 of 11 shards of" in refused(capsys, *train)
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir, digits_dataset):
     before = (model_dir / "config.json").read_text()
     train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--train_steps=40")
