@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.model.keras_library import choose_backend, leave_out_unused_parts
+from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.exports import FORMATS
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser
@@ -437,7 +438,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     arguments = make_parser().parse_args(argv)
     if vars(arguments).get("config"):
-        arguments = make_parser(_recipe(arguments)).parse_args(argv)
+        named = make_parser({"network": None}).parse_args(argv)  # network is None unless a flag names it
+        arguments = make_parser(_recipe(named)).parse_args(argv)
     arguments.argv = argv
     return arguments
 
@@ -468,8 +470,18 @@ def _interrupted(arguments: argparse.Namespace) -> str:
 
 
 def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options of --config; those that say how long to train only if no flag does."""
+    """Returns the options of --config; those that say how long to train only if no flag does.
+
+    Raises:
+      ValueError: As read_recipe(), or it names a custom network that the user has not named.
+    """
     recipe = read_recipe(arguments.config)
+    network = recipe.get("network", "")
+    if is_users(network) and arguments.network is None:
+        raise ValueError(
+            f"recipe {arguments.config!r} has a custom network, whose code is imported only if you name it; if you "
+            f"trust it, add --network={network}"
+        )
     has_length = arguments.epochs is not None or arguments.train_steps is not None
     return {name: value for name, value in recipe.items() if not (has_length and name in ("epochs", "train_steps"))}
 

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -204,7 +206,8 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
     Its outputs are the logits, [N, num_classes] float32.
 
     Raises:
-      ValueError: The network's logits have another shape or are probabilities, or it has no weights to train.
+      ValueError: The network's logits have another shape or are probabilities, or it has no weights to train; or as
+        _called().
     """
     inputs = keras().Input([image_size, image_size, 3])
     with _computing_in(precision):
@@ -227,27 +230,37 @@ def _called(network: Network, inputs: Any, num_classes: int) -> Any:
     """Returns the output of a network.
 
     Raises:
-      ValueError: Keras on JAX cannot build it, as it has operations of TensorFlow; or it would end the process.
+      ValueError: A user's own network raises an exception, or Keras on JAX cannot build it, as it has operations of
+        TensorFlow.
       jax.errors.JaxRuntimeError: A device cannot compute the initial weights.
     """
     try:
         return network(inputs, num_classes, None)
-    except SystemExit as error:
-        raise ValueError(f"network {network.__name__!r} ends the process, with {error!r}") from error
-    except Exception as error:
-        if on_jax() and "tensorflow" in sys.modules and not isinstance(error, _device_error()):
-            reason = (str(error).splitlines() or [repr(error)])[0]
+    except (Exception, SystemExit) as error:
+        reason = next(filter(None, str(error).splitlines()), repr(error))
+        if isinstance(error, _device_errors()):
+            raise
+        if on_jax() and "tensorflow" in sys.modules:
             raise ValueError(
                 f"network {network.__name__!r} cannot be built by Keras on JAX ({reason}); --trainer=jax takes layers "
                 "of Keras 3 and keras.ops, without TensorFlow's operations"
             ) from error
-        raise
+        if getattr(network, "__module__", "").startswith("estimator_app."):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == inspect.getsourcefile(network)]
+        place = f" in line {lines[-1]} of its module" if lines else ""
+        raise ValueError(
+            f"network {network.__name__!r} raises {type(error).__name__}{place}: {reason}; --verbose shows the "
+            "traceback"
+        ) from error
 
 
-def _device_error() -> type[Exception]:
-    """Returns the exception of JAX, which Keras has imported, when a device fails or its memory is full."""
-    error: type[Exception] = sys.modules["jax"].errors.JaxRuntimeError
-    return error
+def _device_errors() -> tuple[type[Exception], ...]:
+    """Returns the exceptions of JAX or TensorFlow, which Keras has imported, of devices that fail or lack memory."""
+    if on_jax():
+        return (sys.modules["jax"].errors.JaxRuntimeError,)
+    return (sys.modules["tensorflow"].errors.OpError,)
 
 
 def _check_logits(network: Network, model: Any) -> None:

@@ -119,7 +119,7 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     if not values:
         raise ValueError(
             f"--init_from={config.init_from} has no variable that {config.network} has by name and shape: it has "
-            f"{_some(source.values)}, the network {_some(variables_of(model))}"
+            f"{_some(source.values) or 'nothing'}, the network {_some(variables_of(model))}"
         )
     listed = {row[2] for row in rows}
     rows += [
@@ -211,6 +211,11 @@ def read_source(config: TrainConfig) -> Source:
         return _read_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
     if not files.exists(path):
         raise ValueError(no_weights(path))
+    if not files.is_folder(path):
+        raise ValueError(
+            f"--init_from={path} is a file that is not read; give a .keras, .h5, .weights.h5 or .safetensors file, or "
+            "a checkpoint without its ending, such as MODEL_DIR/model.ckpt-5000"
+        )
     export = find_export(path)
     try:
         origin = read_origin(export)[0]

@@ -28,7 +28,9 @@ from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress
+from support.app_commands import refused
 from support.app_fixtures import RECIPE, configured, held_out_records, keras_warns
+from support.parsers import PARSERS
 from support.tensorflow_steps import make_step
 from tpu_input import InputConfig, from_infeed, make_train_input_fn
 from tpu_input.augment import color_jitter, rand_augment
@@ -277,6 +279,33 @@ def test_a_recipe_that_cannot_be_used_is_told(tmp_path, text, message):
         read_recipe(str(tmp_path / "recipe.yaml"))
     with pytest.raises(ValueError, match=r"recipe 'gone' cannot be read: .*No such file"):
         read_recipe("gone")
+
+
+REQUIRED = {
+    "train": ("--model_dir=m",),
+    "folds": ("--model_dir=m", "--output=p.parquet"),
+    "preflight": ("--topology=v5e:1x1",),
+}
+
+
+@pytest.mark.parametrize(
+    "command", [name for name, parser in PARSERS.items() if "--config" in parser._option_string_actions]
+)
+def test_the_code_that_a_recipe_names_is_imported_only_when_a_flag_names_it(
+    command, digits_dataset, tmp_path, monkeypatch, capsys
+):
+    module = f"stranger_s_{command}"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{module}.py").write_text("open('imported', 'w')\n")
+    (tmp_path / "recipe.yaml").write_text(f"network: {module}:network\n")
+    words = (command, f"--dataset={digits_dataset.path}", "--config=recipe.yaml", *REQUIRED[command])
+    line = refused(capsys, *words)
+    assert f"whose code is imported only if you name it; if you trust it, add --network={module}:network" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", f"{module}.py"]
+    if command == "folds":  # it looks at the dataset first
+        return
+    assert f"module '{module}' has no attribute" in refused(capsys, *words, f"--network={module}:network")
+    assert (tmp_path / "imported").exists()
 
 
 def test_flags_take_precedence_over_a_recipe():

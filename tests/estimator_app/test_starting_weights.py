@@ -205,8 +205,10 @@ def test_what_cannot_be_taken_or_frozen_is_told(digits_dataset, trained, tmp_pat
     _, _, config, _ = trained
     (tmp_path / "bad.h5").write_bytes(b"not HDF5")
     (tmp_path / "bad.keras").write_bytes(b"not a zip")
+    (tmp_path / "object.npz").write_bytes(b"of NumPy")
     for path, message in (
         ("gone", "gone does not exist; give a model_dir, a checkpoint such as"),
+        ("object.npz", "object.npz is a file that is not read; give a .keras"),
         ("bad.h5", r"bad\.h5 cannot be read: "),
         ("bad.keras", r"bad\.keras cannot be read: "),
         ("gone.weights.h5", r"gone\.weights\.h5 cannot be read: "),

@@ -196,6 +196,9 @@ def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Ten
     if not callable(config.augment):
         raise TypeError(f"a function of augment is needed here, got the name {config.augment!r}; see find_augment()")
     augmented = config.augment(image, seed)
+    if augmented is None:
+        raise ValueError("augment must return an image, got None; end the function with return")
+    augmented = tf.convert_to_tensor(augmented)
     if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
         raise ValueError(
             f"augment must keep dtype and shape, got {augmented.dtype.name} {augmented.shape} for an image of "
