@@ -438,8 +438,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     arguments = make_parser().parse_args(argv)
     if vars(arguments).get("config"):
-        named = make_parser({"network": None}).parse_args(argv)  # network is None unless a flag names it
-        arguments = make_parser(_recipe(named)).parse_args(argv)
+        flags = make_parser({"network": None}).parse_args(argv)  # network is None unless a flag names it
+        arguments = make_parser(_recipe(flags)).parse_args(argv)
     arguments.argv = argv
     return arguments
 

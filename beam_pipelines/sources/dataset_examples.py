@@ -189,8 +189,8 @@ def labels_of(path: str) -> dict[str, str]:
     """Returns {key: class name} of a .csv with the header key,label, or with the columns of likely_wrong_labels.csv.
 
     Raises:
-      ValueError: It has another header, a line has more or fewer fields, a key is named twice, or there
-        is no label.
+      ValueError: It has another header, a line has more or fewer fields, a key is named twice, or it has
+        no line below its header.
     """
     text = "\n".join(read_names(path))
     lines = csv.reader(io.StringIO(text), strict=True, delimiter=delimiter_of(text.partition("\n")[0]))

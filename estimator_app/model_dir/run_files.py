@@ -162,7 +162,7 @@ def read_config(model_dir: str) -> TrainConfig:
 def read_command(model_dir: str) -> str:
     """Returns the command line that started or last resumed the run, for its folder of today, as one printable line."""
     command = str(json_fields.load(files.read_text(f"{model_dir}/{CONFIG_NAME}")).get("command", ""))
-    with contextlib.suppress(ValueError):  # it is no command line: somebody has changed it
+    with contextlib.suppress(ValueError):  # somebody has changed it, and it cannot be parsed
         words = shlex.split(command)
         moved = [
             f"--model_dir={model_dir}" if word.startswith("--model_dir=") else word

@@ -51,8 +51,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(path).decode(errors="backslashreplace")
-        raise Unclear(f"the path '{shown}' is not UTF-8, as which datasets and runs store it; rename it") from None
+        escaped = os.fsencode(path).decode(errors="backslashreplace")
+        raise Unclear(f"the path '{escaped}' is not UTF-8, as which datasets and runs store it; rename it") from None
     if any(unicodedata.category(sign) == "Cc" for sign in path):
         raise Unclear(f"the path {path!r} has a control character, such as the end of a line; rename it")
     return path

@@ -207,10 +207,10 @@ class Manifest:
       fingerprint: Hex digest of the options, and of each input's name, label, split and size: datasets with equal
         fingerprints have equal shards, unless a file was changed without a change of its size.
       num_fixed: Number of re-encoded images, by reason.
-      num_noted: Number of images that have a "GPS position" in the stored bytes, had an "unusable color profile" or an
-        "ignored color profile", were "not decoded" when they were stored, or are "slightly larger than
-        --resize_shorter"; are "wholly transparent"; use "at most 14 of 16 bits"; had their "metadata stripped". A
-        missing name means none, or that the version that wrote the file did not count it.
+      num_noted: Number of images by finding. They have a "GPS position" in the stored bytes, or had an "unusable color
+        profile" or an "ignored color profile"; were "not decoded" when they were stored; or are "slightly larger than
+        --resize_shorter". Or they are "wholly transparent", use "at most 14 of 16 bits", or had their "metadata
+        stripped". A missing name means none, or that the version that wrote the file did not count it.
       sources: Locations of the inputs, as options of the conversion.
       earlier: Fingerprints of the earlier versions of a dataset that was extended, oldest first; their manifests are
         manifest-1.json, manifest-2.json, ….
