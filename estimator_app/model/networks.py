@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from estimator_app.model.keras_applications import application
 from estimator_app.model.keras_library import is_keras_3, keras, layers, on_jax
 from estimator_app.model.network_names import PATCH, PREFIX, check_network, is_users, users_network
+from estimator_app.runtime.origin import raised_at
+from estimator_app.runtime.tensorflow_startup import one_line
 
 HEAD = "head"  # name of the last layer of the networks below, which has one output for each class
 
@@ -237,9 +237,9 @@ def _called(network: Network, inputs: Any, num_classes: int) -> Any:
     try:
         return network(inputs, num_classes, None)
     except (Exception, SystemExit) as error:
-        reason = next(filter(None, str(error).splitlines()), repr(error))
         if isinstance(error, _device_errors()):
             raise
+        reason = one_line(error) if isinstance(error, Exception) else repr(error)
         if on_jax() and "tensorflow" in sys.modules:
             raise ValueError(
                 f"network {network.__name__!r} cannot be built by Keras on JAX ({reason}); --trainer=jax takes layers "
@@ -247,13 +247,8 @@ def _called(network: Network, inputs: Any, num_classes: int) -> Any:
             ) from error
         if getattr(network, "__module__", "").startswith("estimator_app."):
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == inspect.getsourcefile(network)]
-        place = f" in line {lines[-1]} of its module" if lines else ""
-        raise ValueError(
-            f"network {network.__name__!r} raises {type(error).__name__}{place}: {reason}; --verbose shows the "
-            "traceback"
-        ) from error
+        place = f" ({line})" if (line := raised_at(error)) else ""
+        raise ValueError(f"network {network.__name__!r} raises {type(error).__name__}: {reason}{place}") from error
 
 
 def _device_errors() -> tuple[type[Exception], ...]:

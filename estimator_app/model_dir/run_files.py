@@ -64,9 +64,12 @@ def check_free(model_dir: str) -> None:
 
     Raises:
       ValueError: The folder holds other files but no run; or a symbolic link, through which training would write
-        elsewhere; or something that is neither a file nor a folder; or TensorFlow would take its path for a pattern.
+        elsewhere; or something that is neither a file nor a folder; or TensorFlow would take its path for a pattern, or
+        it cannot be printed.
     """
     files.check_no_pattern(model_dir)
+    if not model_dir.isprintable():  # the paths of exports in exports.json must be
+        raise ValueError(f"{model_dir!r} has signs in it that cannot be printed; use another --model_dir")
     names = files.names(model_dir)
     links = [name for name in names if os.path.islink(f"{model_dir}/{name}")]
     if links:

@@ -214,6 +214,12 @@ def test_a_flag_that_cannot_work_says_what_is_needed(capsys, digits_dataset, tmp
     assert not (tmp_path / "model").exists()
 
 
+def test_a_model_dir_whose_exports_could_not_be_listed_is_refused(capsys, digits_dataset, tmp_path):
+    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/a\nb", *FLAGS, "--train_steps=40")
+    assert "has signs in it that cannot be printed; use another --model_dir" in refused(capsys, *train)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_shard_that_is_missing_is_said_before_the_first_step(capsys, dataset_copy, tmp_path):
     next(dataset_copy.glob("validation-00001-*")).unlink()
     train = ("train", f"--dataset={dataset_copy}", f"--model_dir={tmp_path}/model", *FLAGS, "--train_steps=40")

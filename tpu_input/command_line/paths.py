@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import unicodedata
 from typing import NamedTuple
 
 _NAME = re.compile(r"\w[\w .-]*")  # of a split or a dataset; no part of a path with folders, and no URI
@@ -39,7 +38,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
     Raises:
       Unclear: The path is empty, as from a variable of a shell that is not set, or a URI with a single slash, or it is
-        not UTF-8 or has a control character.
+        not UTF-8.
     """
     text = os.fspath(path)
     if not text:
@@ -53,8 +52,6 @@ def absolute(path: str | os.PathLike[str]) -> str:
     except UnicodeEncodeError:
         escaped = os.fsencode(path).decode(errors="backslashreplace")
         raise Unclear(f"the path '{escaped}' is not UTF-8, as which datasets and runs store it; rename it") from None
-    if any(unicodedata.category(sign) == "Cc" for sign in path):
-        raise Unclear(f"the path {path!r} has a control character, such as the end of a line; rename it")
     return path
 
 
