@@ -26,6 +26,7 @@ from beam_pipelines.conversion_flags import (  # noqa: E402
     positive,
 )
 from beam_pipelines.options import FILES_OF_CHANGES  # noqa: E402
+from beam_pipelines.runners.beam_private import log_no_errors_of_workers  # noqa: E402
 from beam_pipelines.shard_formats.all_formats import EXPORTS  # noqa: E402
 from tpu_input.command_line import Parser  # noqa: E402
 from tpu_input.command_line.error_lines import one_line  # noqa: E402
@@ -35,10 +36,7 @@ from tpu_input.command_line.program import place_of, run_program  # noqa: E402
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code, one of command_line.EXIT_CODES."""
-    # Beam logs the traceback of an error and raises it too; the error is printed below, in one line.
-    logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
-    # A job server may close the connection to workers, which are threads of this process, when their job is done.
-    logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
+    log_no_errors_of_workers()
     # Pillow logs an error that it also raises, and that becomes the reason of a rejected image.
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     try:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from beam_pipelines.convert import build_conversion, check_inputs
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
+from beam_pipelines.runners.beam_private import dataflow_request
 from beam_pipelines.runners.wheel import NAME
 from beam_pipelines.sources.folders import FolderSurvey, read_folders
 from beam_pipelines.sources.listing import list_rows
@@ -129,7 +130,7 @@ def _graph(options: ConvertOptions, beam_options: PipelineOptions, path: str) ->
         Path(path).write_bytes(pipeline.to_runner_api().SerializeToString())
         result: Any = pipeline.run()  # in a dry run, Dataflow's runner returns a result with the attribute job
         job = result.job
-        request = _request(job)
+        request = dataflow_request(job)
     graph = job.proto_pipeline
     steps = sum(not transform.subtransforms for transform in graph.components.transforms.values())
     if graph.ByteSize() > _GRAPH_LIMIT:
@@ -138,17 +139,6 @@ def _graph(options: ConvertOptions, beam_options: PipelineOptions, path: str) ->
         )
     sizes = f"a graph of {size(graph.ByteSize())}, a request of {size(len(request))}"
     return f"list, plan, write, commit: {steps} steps, {sizes}"
-
-
-def _request(job: Any) -> str:
-    """Returns the JSON request that would be sent to Dataflow, without the graph, which is staged in the bucket."""
-    from apache_beam.runners.dataflow.internal import apiclient
-
-    staging = job.google_cloud_options.staging_location
-    version = apiclient._FNAPI_ENVIRONMENT_MAJOR_VERSION
-    environment = apiclient.Environment([], job.options, version, f"{staging}/pipeline.pb", job.proto_pipeline)
-    job.proto.environment = environment.proto
-    return str(job.json())
 
 
 def _package(beam_options: PipelineOptions, folder: str, graph: str) -> str:

@@ -348,3 +348,16 @@ def test_importing_a_package_loads_nothing_heavy(package):
     code = f"import sys, {package}; print({{'tensorflow', 'apache_beam', 'numpy', 'PIL'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert result.stdout == "set()\n"
+
+
+# Modules of other projects that are not part of their documented API, and the files of ours that may import them.
+PRIVATE = {
+    ("tensorflow.python", "tensorflow_estimator"): {"estimator_app.runtime.tensorflow_private"},
+    ("jax._src",): {"estimator_app.trainers.jax.jax_private", "estimator_app.preflight.libtpu_program"},
+    ("apache_beam.runners", "apache_beam.internal"): {"beam_pipelines.runners.beam_private"},
+}
+
+
+@pytest.mark.parametrize(("prefixes", "users"), PRIVATE.items())
+def test_private_parts_of_other_projects_are_touched_in_one_file(prefixes, users):
+    assert {module for module in MODULES if any(name.startswith(prefixes) for name in imported(module))} == users

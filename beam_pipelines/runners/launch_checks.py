@@ -17,13 +17,13 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.version import __version__ as beam_version
 
 from beam_pipelines import storage
+from beam_pipelines.runners.beam_private import download_job_server, download_prism, has_dataflow
 from beam_pipelines.runners.wheel import write_wheel
 
 _ELSEWHERE = ("dataflow", "flink", "spark", "prism", "portable")
@@ -106,10 +106,8 @@ def _check_flags(options: PipelineOptions) -> None:
 
 
 def _check_dataflow(options: PipelineOptions) -> None:
-    try:
-        from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
-    except ImportError:
-        raise ValueError("DataflowRunner needs Beam's Google Cloud client; run: pip install 'jpeg2tpu[gcp]'") from None
+    if not has_dataflow():
+        raise ValueError("DataflowRunner needs Beam's Google Cloud client; run: pip install 'jpeg2tpu[gcp]'")
     cloud = options.view_as(beam_flags.GoogleCloudOptions)
     missing = [f"--{flag}" for flag in ("project", "region", "temp_location") if not getattr(cloud, flag)]
     if missing:
@@ -134,14 +132,11 @@ def _check_prism(options: PipelineOptions) -> None:
     if options.view_as(beam_flags.PortableOptions).job_endpoint:
         _check_portable(options)
         return
-    from apache_beam.runners.portability.prism_runner import PrismJobServer
-
     location = options.view_as(beam_flags.PrismRunnerOptions).prism_location
     try:
         if location and "://" not in location and not os.path.isfile(location):
             raise ValueError(f"--prism_location={location} is not a file")
-        server = PrismJobServer(options)
-        server.local_bin(server.path_to_binary())  # downloads the Prism of a released Beam unless it is cached
+        download_prism(options)
     except (AssertionError, KeyError, ValueError, RuntimeError, OSError) as error:
         version = options.view_as(beam_flags.PrismRunnerOptions).prism_beam_version_override or f"v{beam_version}"
         raise ValueError(
@@ -166,8 +161,7 @@ def _check_jar(options: PipelineOptions) -> None:
     if jar and "://" not in jar and not os.path.exists(jar):
         raise ValueError(f"--{engine.lower()}_job_server_jar={jar} does not exist (docs/clusters.md)")
     try:
-        server = _job_server(options)
-        server.local_jar(server.path_to_jar())  # downloads the jar of a released Beam unless it is cached
+        download_job_server(options, name_of(options))
     except (ValueError, RuntimeError, OSError) as error:
         raise ValueError(
             f"{engine}Runner has no job server: {_line(error)}; download the job server of this version of Beam from "
@@ -177,16 +171,6 @@ def _check_jar(options: PipelineOptions) -> None:
     if re.search(r":\d+", master):
         flag = "--flink_master" if engine == "Flink" else "--spark_master_url"
         _check_answers(flag, master, "start the cluster first")
-
-
-def _job_server(options: PipelineOptions) -> Any:
-    if name_of(options) == "flink":
-        from apache_beam.runners.portability.flink_runner import FlinkJarJobServer
-
-        return FlinkJarJobServer(options)
-    from apache_beam.runners.portability.spark_runner import SparkJarJobServer
-
-    return SparkJarJobServer(options)
 
 
 def _master(options: PipelineOptions) -> str:

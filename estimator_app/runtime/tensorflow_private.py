@@ -1,12 +1,12 @@
-"""Private API of TensorFlow that building and reading graphs needs, in one place; tested with TensorFlow 2.15.1.
+"""All private API of TensorFlow and of TPUEstimator that is used: no other module imports any.
 
-TPUEstimator has ended; the parts that concern tf.function were also tested with 2.21.0.
+Tested with TensorFlow 2.15.1, after which TPUEstimator ended; what concerns tf.function and messages, also with 2.21.0.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -80,3 +80,41 @@ def function_graph(graph: tf.Graph, name: str) -> tf.Graph | None:
     """Returns the graph of the function `name` of `graph`; None for a function that TensorFlow created by itself."""
     function = graph._get_function(name)
     return getattr(function, "graph", None)
+
+
+def infer_on_tpu(
+    model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
+) -> Any:
+    """Returns the spec whose predictions are computed on one of the TPU's cores, which may differ from call to call.
+
+    TPUEstimator's documentation of export_saved_model_api_version refers to this function.
+    """
+    from tensorflow_estimator.python.estimator.tpu.tpu_estimator import model_fn_inference_on_tpu
+
+    return model_fn_inference_on_tpu(model_fn, features, config=config, params=params)
+
+
+@contextlib.contextmanager
+def no_recovery_in_place() -> Iterator[None]:
+    """Makes TPUEstimator.train() raise an error when a TPU is lost or a bucket fails, instead of retrying by itself.
+
+    TensorFlow would retry forever with a new session of the same graph. That loads the last checkpoint, but its input
+    would start at the first session's step again, and the TPU's address may have changed.
+    """
+    # There is no public option.
+    from tensorflow.python.training import monitored_session
+    from tensorflow_estimator.python.estimator.tpu import error_handling
+
+    before = monitored_session._PREEMPTION_ERRORS, error_handling._IGNORED_ERRORS
+    monitored_session._PREEMPTION_ERRORS = error_handling._IGNORED_ERRORS = ()
+    try:
+        yield
+    finally:
+        monitored_session._PREEMPTION_ERRORS, error_handling._IGNORED_ERRORS = before
+
+
+def print_no_deprecations() -> None:
+    """Keeps TensorFlow from printing what of it is deprecated, for which there is no public switch."""
+    from tensorflow.python.util import deprecation
+
+    deprecation._PRINT_DEPRECATION_WARNINGS = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import logging
 import os
@@ -70,9 +71,9 @@ def import_tensorflow(verbose: bool) -> None:
     except ModuleNotFoundError as error:
         raise ImportError(which_extra(error) or str(error)) from None
     if not verbose:
-        from tensorflow.python.util import deprecation
+        from estimator_app.runtime.tensorflow_private import print_no_deprecations
 
-        deprecation._PRINT_DEPRECATION_WARNINGS = False  # there is no public switch
+        print_no_deprecations()
         tf.get_logger().setLevel("CRITICAL")  # its errors are also raised
         logging.getLogger("matplotlib").setLevel("ERROR")  # it warns if the home directory is not writable
 
@@ -116,7 +117,7 @@ def user_error_types() -> tuple[type[Exception], ...]:
     return (ValueError, OSError, ImportError) + ((tensorflow.errors.OpError,) if tensorflow else ())
 
 
-_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+_FULL = {os.strerror(code): error_lines.ADVICE[code] for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
 
 
 # What stands before the reason in messages of TensorFlow and Keras, in lines of its own: where a node was made, as a
@@ -150,6 +151,8 @@ def one_line(error: Exception, place: str = "") -> str:
 
 def _with_resume(line: str) -> str:
     """Returns a line about a full disk with the advice to resume; others as they are."""
-    if any(reason in line for reason in _FULL):
-        line += "; free some space, then rerun the same command to resume from the last checkpoint"
+    for reason, advice in _FULL.items():
+        if reason in line:
+            advice = "" if line.endswith(advice) else f"; {advice}"
+            return f"{line}{advice}; then rerun the same command to resume from the last checkpoint"
     return line

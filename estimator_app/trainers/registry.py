@@ -77,8 +77,8 @@ def find_trainer(name: TrainerName) -> Trainer:
             make_state, train_distributed, evaluate_distributed, save_distributed, StrategyChecks, replica_names
         )
     require_estimator()
+    from estimator_app.runtime.tensorflow_private import no_recovery_in_place
     from estimator_app.trainers.tpu_estimator.export import save
-    from estimator_app.trainers.tpu_estimator.hooks import no_recovery_in_place
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
     from estimator_app.trainers.tpu_estimator.tpu_checks import EstimatorChecks
     from estimator_app.trainers.tpu_estimator.train import evaluate, train

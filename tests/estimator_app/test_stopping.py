@@ -59,7 +59,8 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
             (line,) = process.stderr.splitlines()
             assert line.startswith(f"error: {model_dir}/model.ckpt-16")
             assert line.endswith(
-                "File too large; free some space, then rerun the same command to resume from the last checkpoint"
+                "File too large; raise the limit of file sizes (ulimit -f), or use a file system without it; then "
+                "rerun the same command to resume from the last checkpoint"
             )
     assert happening(args).stdout.startswith("resuming cnn at step 18/20")
     expected, actual = weights(straight), weights(model_dir)

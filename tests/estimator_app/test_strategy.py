@@ -100,7 +100,8 @@ def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_sam
     (line,) = full.stderr.splitlines()
     assert line.startswith(f"error: {tmp_path}/model/model.ckpt-4")
     assert line.endswith(
-        "File too large; free some space, then rerun the same command to resume from the last checkpoint"
+        "File too large; raise the limit of file sizes (ulimit -f), or use a file system without it; then rerun "
+        "the same command to resume from the last checkpoint"
     )
     for event, step, code, saved in [("SIGKILL", 6, -signal.SIGKILL, 4), ("SIGTERM", 7, 143, 7)]:
         process = happening(command, event, step)

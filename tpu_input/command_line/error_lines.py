@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from tpu_input.command_line.distribution import which_extra
 
-_ADVICE = {
+ADVICE = {  # by the number of an error of the operating system
     errno.EACCES: "check its permissions, or choose another path",
     errno.EDQUOT: "free some space, or raise the quota",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f), or use a file system without it",
@@ -120,5 +120,5 @@ _QUOTED = re.compile(r"\[Errno (\d+)\] ([^:']+)(?:: (['\"].*['\"]))?")
 
 def _system_error_line(code: int, reason: str, names: str, place: str) -> str:
     where = names or (f"while working on {place!r}" if place else "")
-    advice = _ADVICE.get(code, "")
+    advice = ADVICE.get(code, "")
     return (f"{where}: " if where else "") + reason + (f"; {advice}" if advice else "")

@@ -231,9 +231,10 @@ def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
     if options.parent or not (is_divided and is_asked and missing):
         return ""
     some = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+    few = f"images ({sum(plan.num_images.values()):,}{', or too few of each class' * options.stratify})"
     return (
-        f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few images "
-        f"({sum(plan.num_images.values()):,}{', or too few of each class' * options.stratify}) for their shares"
+        f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few "
+        f"{'groups, which stay together,' if options.group_by else few} for their shares"
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
 import os
 import queue
 import sys
@@ -29,6 +28,7 @@ from estimator_app.runtime.tensorflow_startup import no_output, one_line, user_e
 from estimator_app.trainers.interruption import Stop, Stopped
 from estimator_app.trainers.jax.batches import device_errors, divided_over, make_mesh, whole_on
 from estimator_app.trainers.jax.connections import LOOPBACK, Line, Place, meet, start_thread
+from estimator_app.trainers.jax.jax_private import detect_processes, ignore_proxies
 from tpu_input.command_line import exit_code
 
 TIMEOUT = 300  # seconds; jax.distributed.initialize()'s own default
@@ -72,18 +72,13 @@ def _detected(
 ) -> tuple[Any, Any, Any, Sequence[int] | None]:
     if None not in (address, num_processes, process_id):
         return address, num_processes, process_id, None
-    from jax._src.clusters import ClusterEnv  # jax.distributed.initialize() detects, but does not tell what
-
     try:
-        parameters: tuple[Any, Any, Any, Any] = ClusterEnv.auto_detect_unset_distributed_params(
-            address, num_processes, process_id, None, None, TIMEOUT
-        )
+        return detect_processes(address, num_processes, process_id, TIMEOUT)
     except (RuntimeError, OSError, ValueError) as error:
         raise ValueError(
             f"JAX cannot find the processes of this cluster: {one_line(error)}; name them with --coordinator_address, "
             "--num_processes and --process_id, or train in this process alone with --num_processes=1"
         ) from error
-    return parameters
 
 
 class Group:
@@ -309,7 +304,7 @@ def joined(
 
 def _start_jax(place: Place, port: int, timeout: float) -> None:
     """Connects JAX to the other processes through a port of this machine."""
-    logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)  # it warns of HTTP proxies, which do not matter
+    ignore_proxies()
     os.environ.setdefault("no_grpc_proxy", LOOPBACK)
     with contextlib.suppress(AttributeError):  # it would take SIGTERM, which asks for a last checkpoint
         jax.config.update("jax_enable_preemption_service", False)

@@ -21,6 +21,7 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import check_fits
 from estimator_app.runtime import files
+from estimator_app.runtime.tensorflow_private import infer_on_tpu
 from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
 from estimator_app.trainers.checks import named_weights
 from estimator_app.trainers.saving import make_served_model, save_model
@@ -107,7 +108,7 @@ def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., 
         features: Mapping[str, tf.Tensor], labels: Any, mode: str, params: Mapping[str, Any], config: Any
     ) -> Any:
         pixels = features["image"] if params["use_tpu"] else tf.cast(features["image"], tf.float32)
-        spec = (_on_tpu if params["use_tpu"] else _on_cpu)(model_fn, {"image": pixels}, params, config)
+        spec = (infer_on_tpu if params["use_tpu"] else _on_cpu)(model_fn, {"image": pixels}, params, config)
         outputs = classified(spec.predictions["probabilities"], run.task, names_table(classes_file))
         output = tf.estimator.export.PredictOutput
         export_outputs = {"serving_default": output(outputs), LOGITS: output({LOGITS: spec.predictions["logits"]})}
@@ -133,13 +134,3 @@ def _on_cpu(
     model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
 ) -> Any:
     return model_fn(features, None, ModeKeys.PREDICT, params, config)
-
-
-def _on_tpu(
-    model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
-) -> Any:
-    """Returns the spec whose predictions are computed on one of the TPU's cores, which may differ from call to call."""
-    # A private API, although TPUEstimator's documentation of export_saved_model_api_version refers to it.
-    from tensorflow_estimator.python.estimator.tpu.tpu_estimator import model_fn_inference_on_tpu
-
-    return model_fn_inference_on_tpu(model_fn, features, config=config, params=params)

@@ -6,11 +6,10 @@ after each step, on a TPU after each loop of steps ──▶ SaveEvery, StopHook
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,25 +21,6 @@ from estimator_app.trainers.progress import Progress
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
 CheckpointSaverListener: Any = v1.train.CheckpointSaverListener
-
-
-@contextlib.contextmanager
-def no_recovery_in_place() -> Iterator[None]:
-    """Makes TPUEstimator.train() raise an error when a TPU is lost or a bucket fails, instead of retrying by itself.
-
-    TensorFlow would retry forever with a new session of the same graph. That loads the last checkpoint, but its input
-    would start at the first session's step again, and the TPU's address may have changed.
-    """
-    # There is no public option. Both private names are stable: TensorFlow 2.15 is the last release that has them.
-    from tensorflow.python.training import monitored_session
-    from tensorflow_estimator.python.estimator.tpu import error_handling
-
-    before = monitored_session._PREEMPTION_ERRORS, error_handling._IGNORED_ERRORS
-    monitored_session._PREEMPTION_ERRORS = error_handling._IGNORED_ERRORS = ()
-    try:
-        yield
-    finally:
-        monitored_session._PREEMPTION_ERRORS, error_handling._IGNORED_ERRORS = before
 
 
 class StopHook(SessionRunHook):  # type: ignore[misc]
