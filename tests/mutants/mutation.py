@@ -62,7 +62,10 @@ def mutants(path: Path, only: tuple[str, ...] = ()) -> Iterator[Mutant]:
         positions = (start for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, start in enumerate(positions):
             if _is_within(start, included) and not _is_within(start, excluded):
-                changed = mutate_code(source, operator, occurrence)
+                try:
+                    changed = mutate_code(source, operator, occurrence)
+                except AttributeError:  # cosmic-ray cannot replace a dotted name in `except (a.B, C)`
+                    continue
                 if _is_python(changed):
                     yield Mutant(changed, start[0], _diff(source, changed))
 
