@@ -16,13 +16,17 @@ RED = (200, 30, 30)
 
 
 def grey_tiff(values: np.ndarray, photometric: int) -> bytes:
-    """Returns an uncompressed TIFF 6.0 of one strip: 0 is white with photometric 0, and black with 1."""
+    """Returns an uncompressed TIFF 6.0 of one strip in the byte order of the values: 0 is white with photometric 0."""
+    order = values.dtype.byteorder if values.dtype.byteorder in "<>" else "<"
     bits, (height, width) = values.dtype.itemsize * 8, values.shape
     entries = [(256, 4, width), (257, 4, height), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 8)]
     entries += [(277, 3, 1), (278, 4, height), (279, 4, values.nbytes)]
-    directory = struct.pack("<H", len(entries))
-    directory += b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries) + bytes(4)
-    return struct.pack("<2sHI", b"II", 42, 8 + values.nbytes) + values.tobytes() + directory
+    directory = struct.pack(f"{order}H", len(entries))
+    for tag, kind, value in entries:
+        words = (value, 0) if kind == 3 else (value,)
+        directory += struct.pack(f"{order}HHI{'HH' if kind == 3 else 'I'}", tag, kind, 1, *words)
+    begin = struct.pack(f"{order}2sHI", b"MM" if order == ">" else b"II", 42, 8 + values.nbytes)
+    return begin + values.tobytes() + directory + bytes(4)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -75,3 +79,12 @@ def test_a_16_bit_image_without_its_upper_bits_is_counted(white, is_dark):
     buffer = io.BytesIO()
     Image.fromarray(np.linspace(0, white, 64 * 48).reshape(48, 64).astype(np.uint16)).save(buffer, "PNG")
     assert (DARK in check_image(buffer.getvalue(), ImageOptions()).noted) == is_dark
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("white", [(1 << 14) - 1, 65535])
+def test_16_bits_are_read_in_both_byte_orders(order, white):
+    """Pillow opens big-endian values in a mode of its own, I;16B, of which it cannot tell the extrema."""
+    stored = check_image(grey_tiff(np.full((30, 40), white, f"{order}u2"), 1), ImageOptions())
+    assert (DARK in stored.noted) == (white < 1 << 14)
+    assert abs(int(np.asarray(Image.open(io.BytesIO(stored.encoded))).mean()) - (white >> 8)) <= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -105,9 +105,20 @@ def is_transparent(image: Image.Image) -> bool:
     """Returns whether no pixel of a decoded image is visible."""
     if not image.has_transparency_data:
         return False
+    return not any(band.convert("RGBA").getchannel("A").getextrema()[1] for band in _bands(image))
+
+
+def is_dark(image: Image.Image) -> bool:
+    """Returns whether a decoded grayscale image of 16 bits uses at most 14 of them, as cameras and scanners record."""
+    if not image.mode.startswith("I"):
+        return False
+    # Pillow has the extrema of "I", but not of all modes of 16 bits.
+    return all(np.asarray(band.convert("I")).max() < 1 << 14 for band in _bands(image))
+
+
+def _bands(image: Image.Image) -> Iterator[Image.Image]:
     rows = max(_BAND_PIXELS // image.width, 1)
-    bands = (image.crop((0, top, image.width, min(top + rows, image.height))) for top in range(0, image.height, rows))
-    return not any(band.convert("RGBA").getchannel("A").getextrema()[1] for band in bands)
+    return (image.crop((0, top, image.width, min(top + rows, image.height))) for top in range(0, image.height, rows))
 
 
 def _is_negative(image: Image.Image) -> bool:

@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
@@ -38,6 +38,7 @@ from tpu_input.dataset_format.orientation import (
     STORED_MODES,
     apply_orientation,
     has_unknown_range,
+    is_dark,
     is_transparent,
     orientation_transpose,
 )
@@ -230,7 +231,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
         noted += (TRANSPARENT,) if image.format not in ("BMP", "DIB") and is_transparent(pixels) else ()
-        noted += (DARK,) if _is_dark(pixels) else ()
+        noted += (DARK,) if is_dark(pixels) else ()
         if fixed or shrink:
             if scale > 1:
                 pixels = _shrunk(pixels, options.resize_shorter, (width, height))
@@ -481,14 +482,6 @@ def _notes(image: Image.Image, options: ImageOptions, keeps_bytes: bool) -> tupl
         *([IGNORED_PROFILE] if effect == "converted" and options.color_profiles == "ignore" else []),
         *(_size_notes(min(image.size), options) if keeps_bytes else ()),
     )
-
-
-def _is_dark(pixels: Image.Image) -> bool:
-    """Returns whether a grayscale image of 16 bits uses at most 14 of them, as cameras and scanners record them."""
-    if not pixels.mode.startswith("I"):
-        return False
-    _, largest = cast("tuple[int, int]", pixels.getextrema())  # of an image of one channel
-    return largest < 1 << 14
 
 
 def _has_position(image: Image.Image) -> bool:
