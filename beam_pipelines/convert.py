@@ -42,7 +42,7 @@ from beam_pipelines.runners.executors import is_much_work
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
-from tpu_input.command_line.dataclass_options import checked, checks_arguments
+from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.records import Manifest
 
 if TYPE_CHECKING:  # a conversion on this machine does without Beam
@@ -88,7 +88,7 @@ def convert(
     Raises:
       ValueError: The input cannot be converted to a dataset, or the output holds something else.
     """
-    if num_processes is not None and checked(num_processes, int, "num_processes") < 1:
+    if num_processes is not None and num_processes < 1:
         raise ValueError(f"num_processes must be at least 1, got {num_processes}")
     if num_processes and beam_options:
         raise ValueError(f"num_processes={num_processes} is for this machine alone; leave it out with beam_options")
@@ -108,7 +108,7 @@ def convert(
         is_new, num_resumed = not output_checks.is_complete(output, plan), 0
         if options.parent and not any(plan.totals.values()):
             extension.say_nothing_new(plan.num_rejected)
-            manifest, is_new = leave_out(options, plan), bool(plan.left_out)
+            manifest, is_new = leave_out(options, plan), bool(plan.pruned_keys)
         elif output.manifest and not is_new:
             manifest = output.manifest
         else:

@@ -24,7 +24,7 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.saved_model.stablehlo import StableHloClassifier
-from estimator_app.trainers.checks import check_label_type, num_examples, read_dataset
+from estimator_app.trainers.checks import check_label_type, check_split, read_dataset
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest, RecordSource
 from tpu_input.command_line import activity
@@ -140,7 +140,7 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     check_label_type(manifest, config)
     batch_size = min(batch_size, max(1, manifest.split(split).num_examples))
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
-    num_examples(manifest, split)
+    check_split(manifest, split)
     is_stablehlo = isinstance(classifier, StableHloClassifier)
     results = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
     metrics = Metrics.of(results | {"global_step": step}, split)

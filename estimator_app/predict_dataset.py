@@ -28,7 +28,7 @@ from estimator_app.runtime.record_errors import check_record, record_errors
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import THRESHOLD, Array
 from estimator_app.train import train
-from estimator_app.trainers.checks import num_examples
+from estimator_app.trainers.checks import check_split
 from tpu_input import Manifest, RecordSource
 from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
@@ -102,7 +102,7 @@ def predict_dataset(
         else load_run(absolute(model_dir), step, network, features, batch_size, tpu and tpu.connect())
     )
     split = predictor.config.split if split is None else split
-    total = num_examples(manifest, split)
+    total = check_split(manifest, split)
     check_batch("--batch_size", batch_size, predictor.config.input.image_size)
     if manifest.classes != predictor.classes:
         report(_differing_classes(manifest.classes, predictor.classes))

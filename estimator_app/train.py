@@ -50,7 +50,7 @@ from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.callbacks import Callback
-from estimator_app.trainers.checks import check_shards, num_examples, read_shards
+from estimator_app.trainers.checks import check_split, num_examples, read_shards
 from estimator_app.trainers.interruption import Stopped, retry_while_unavailable
 from estimator_app.trainers.missing_options import check_options
 from estimator_app.trainers.progress import TimeLeft
@@ -243,8 +243,7 @@ def run(
       Moved: The TPU was lost and is back at another address; a new process can resume the run.
     """
     for split in ("train", config.split):
-        num_examples(manifest, split)
-    check_shards(manifest, ("train", config.split))
+        check_split(manifest, split)
     if config.input.sampling == "balanced":
         check_labels(manifest)
     if config.input.cache and not tpu:  # a TPU's hosts use their own memory, and each caches its share

@@ -41,7 +41,7 @@ from estimator_app.run import (
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
-from estimator_app.trainers.checks import num_examples, read_dataset
+from estimator_app.trainers.checks import check_split, read_dataset
 from estimator_app.trainers.interruption import Stopped, lost_errors, retry_while_unavailable
 from estimator_app.trainers.registry import find_trainer
 from tpu_input.command_line.dataclass_options import checks_arguments
@@ -121,7 +121,7 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
 def _make_run(config: TrainConfig, model_dir: str, export_dir: str, report: Report, stop: threading.Event) -> Run:
     _check_watched(config, model_dir)
     manifest = read_dataset(config)
-    num_examples(manifest, config.split)
+    check_split(manifest, config.split)
     return Run(find_trainer(config.trainer), manifest, config, model_dir, export_dir, report, stop)
 
 

@@ -24,7 +24,6 @@ EXCEPTIONS = {
     "TrainConfig.of",
     "Metrics.of",
     "Metrics.found",
-    "Plan.left_out",
     "Finding.seen",
 }
 # Next to these, `left` is an edge of a box.

@@ -157,8 +157,9 @@ class TrainSource(_ExampleSource):
         self._augmentation = find_augmentation(config.augment)
         if not self._manifest.split(split).num_examples:
             raise ValueError(f"split {split!r} of {self._manifest.path!r} has no examples to train on")
-        self._start_step, end = check_steps(start_step, end_step)
-        self._length = _ENDLESS if end is None else (end - self._start_step) * batch_size
+        check_steps(start_step, end_step)
+        self._start_step = start_step
+        self._length = _ENDLESS if end_step is None else (end_step - start_step) * batch_size
         if config.cache:
             check_memory(cache_bytes(self._manifest, split, feeder, config), config)
         # As in train.py: a small split's records are in the memory of every host in any case, in the order of training.

@@ -22,7 +22,7 @@ from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
 from tpu_input.evaluate import make_eval_input_fn
 from tpu_input.pipeline.batches import PARALLEL_LAYOUTS
 from tpu_input.pipeline.device import from_infeed
-from tpu_input.pipeline.hosts import Host, check_params, check_steps, own_share
+from tpu_input.pipeline.hosts import Host, check_params, own_share
 from tpu_input.pipeline.reading import no_autograph
 from tpu_input.train import make_train_input_fn
 
@@ -87,10 +87,9 @@ def load(
         others = inspect.signature(load).parameters.keys() - {"options"}
         raise ValueError(f"there is no option {name!r}{suggestion(name, [*types, *others])}")
     config = InputConfig.of(manifest, **options)
-    feeder = Host(checked(host, int, "host"), checked(num_hosts, int, "num_hosts"))
+    feeder = Host(host, num_hosts)
     params = {"batch_size": batch_size, "host": feeder.index, "num_hosts": feeder.num_hosts}
     check_params(params)
-    start_step, _ = check_steps(start_step)
     weights = None if class_weight is None else _weights_by_class(manifest, class_weight)
     if training or (training is None and split == "train"):
         batches = _training(manifest, config, split, params, feeder, epochs, start_step, normalize)
@@ -147,7 +146,7 @@ def _training(
         batches = make_train_input_fn(manifest, config, split, start_step)(params)
         cardinality = tf.data.INFINITE_CARDINALITY
         return _triples(batches, config, normalize).apply(tf.data.experimental.assert_cardinality(cardinality))
-    if checked(epochs, int, "epochs") < 1:
+    if epochs < 1:
         raise ValueError(f"epochs must be at least 1, or None for an endless dataset, got {epochs!r}")
     if not config.deterministic or config.service:
         raise ValueError(

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
-from tpu_input.pipeline.caching import check_batch
+from tpu_input.pipeline.batches import check_batch_size
 from tpu_input.pipeline.hosts import check_params
 from tpu_input.pipeline.images import decode_for_evaluation
 from tpu_input.pipeline.reading import finished, no_autograph
@@ -60,7 +60,7 @@ def make_predict_input_fn(files: Iterable[str | os.PathLike[str]], config: Input
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         batch_size = check_params(params)
-        check_batch(batch_size, input_config)
+        check_batch_size(batch_size, input_config)
         dataset = tf.data.Dataset.from_tensor_slices(paths)
         dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return finished(dataset.batch(batch_size).prefetch(2))

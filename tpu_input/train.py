@@ -72,7 +72,7 @@ def make_train_input_fn(
         raise ValueError(
             f"split {split!r} of {manifest.path!r} has no examples to train on; name shards that have some"
         )
-    start_step, end_step = check_steps(start_step, end_step)
+    check_steps(start_step, end_step)
     if config.sampling == "balanced":
         check_labels(manifest)
 

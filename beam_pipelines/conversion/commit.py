@@ -92,7 +92,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     manifest = _manifest(options, plan, receipts, num_rejected, edition)
     if options.parent:
         before_it = _next_version(options, plan)
-        if plan.left_out:
+        if plan.pruned_keys:
             extension.store_version(before_it)
         manifest = extension.merged(before_it, manifest)
     if options.format in EXPORTS:
@@ -121,7 +121,7 @@ def leave_out(options: ConvertOptions, plan: Plan) -> Manifest:
       FileExistsError: Another conversion has written its manifest in the meantime.
     """
     version = storage.replaceable(f"{options.output}/{MANIFEST_NAME}")
-    if not plan.left_out:
+    if not plan.pruned_keys:
         return extension.parent_of(options)
     manifest = _next_version(options, plan)
     with create(options.output, MANIFEST_NAME, version=version) as file:
@@ -136,9 +136,9 @@ def _next_version(options: ConvertOptions, plan: Plan) -> Manifest:
     """
     parent = extension.parent_of(options)
     extension.keep_version(parent)
-    if not plan.left_out:
+    if not plan.pruned_keys:
         return parent
-    manifest, lines = extension.without(parent, frozenset(plan.left_out))
+    manifest, lines = extension.without(parent, frozenset(plan.pruned_keys))
     with create(options.output, rejected_name(manifest.edition)) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in lines)
     write_lengths(manifest)

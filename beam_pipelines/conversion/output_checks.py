@@ -95,7 +95,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; "
             + _closest_layouts(options)
         )
-    for split, other, one_class, other_class in plan.strangers:
+    for split, other, one_class, other_class in plan.disjoint_splits:
         raise ValueError(
             f"the splits {split!r} and {other!r} of {where} have no class in common: {split!r} has {one_class!r}, "
             f"{other!r} has {other_class!r}, …; a model trained on one cannot be tested on the other. Use the same "
@@ -214,8 +214,8 @@ def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> Non
     shards = every_shard(manifest) if manifest else []
     own_files = files_of(manifest) if manifest else set()
     names = [*WorkingFolder.for_plan(output.path, plan).shard_names_of(plan), *shards, *itertools.chain(*shard_names)]
-    if manifest and plan.left_out:  # perhaps written before a commit was interrupted
-        names += extension.names_without(manifest, frozenset(plan.left_out))
+    if manifest and plan.pruned_keys:  # perhaps written before a commit was interrupted
+        names += extension.names_without(manifest, frozenset(plan.pruned_keys))
     _refuse_foreign(output.path, present - own_files - dataset_files(names) - optional_files(names))
     # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
     needed = own_files - {lengths_name(manifest.edition if manifest else "")}

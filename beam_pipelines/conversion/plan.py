@@ -31,6 +31,8 @@ from tpu_input.dataset_format.records import shard_name, valid_split
 BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
 HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # their names are held in memory
+# By field of Plan: its name in plan.json, which a conversion of an earlier version may have written.
+_JSON_NAMES = {"pruned_keys": "left_out", "disjoint_splits": "strangers"}
 # Pixel statistics use all images of a split of up to this many, about this many of a larger split, and at least a
 # sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it. Where the others
 # are not decoded, it costs several times as much as to store it, so that there is no least share.
@@ -141,14 +143,14 @@ class Plan:
       buckets: Size of each bucket by split, then bucket: in bytes, or in rows for a split in num_shards.
       shard_bytes: Size of a shard, at which a split is cut.
       num_shards: Number of shards by split, for splits that are cut into shards of equally many rows instead.
-      strangers: (split, split, a class of the first, a class of the second) for pairs of splits that the inputs name
-        and that have no class in common.
+      disjoint_splits: (split, split, a class of the first, a class of the second) for pairs of splits that the inputs
+        name and that have no class in common.
       remarks: Notes for the user on how the inputs were interpreted, one line each.
       all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
       num_images: Number of rows that are not rejected before they are read, by split.
       num_bytes: Size of the images of these rows in storage.
       format: Format of the shards.
-      left_out: Keys that the next version of a dataset that is extended leaves out.
+      pruned_keys: Keys that the next version of a dataset that is extended leaves out.
       num_ungrouped: Number of rows that are not rejected before they are read and have no group.
       num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed.
       num_duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
@@ -162,11 +164,11 @@ class Plan:
     buckets: dict[str, dict[int, int]]
     shard_bytes: int
     num_shards: dict[str, int]
-    strangers: tuple[tuple[str, str, str, str], ...] = ()
+    disjoint_splits: tuple[tuple[str, str, str, str], ...] = ()
     remarks: tuple[str, ...] = ()
     all_named: bool = False
     num_images: dict[str, int] = dataclasses.field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
+    pruned_keys: tuple[str, ...] = ()
     num_ungrouped: int = 0
     num_duplicates: dict[str, int] = dataclasses.field(default_factory=dict)
     num_outdated: int = 0
@@ -223,7 +225,7 @@ class Plan:
         return last // self.shard_bytes
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps({_JSON_NAMES.get(name, name): value for name, value in dataclasses.asdict(self).items()})
 
     @classmethod
     def from_json(cls, content: bytes) -> Plan:
@@ -234,7 +236,8 @@ class Plan:
         """
         # Plans of earlier versions do not have these.
         later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated", "num_bytes", "format"]
-        needed = [field.name for field in dataclasses.fields(cls) if field.name not in later]
+        names = [_JSON_NAMES.get(field.name, field.name) for field in dataclasses.fields(cls)]
+        needed = [name for name in names if name not in later]
         fields = json_fields.fields(json_fields.load(content), "a plan", needed, later)
         return cls(
             classes=tuple(
@@ -253,13 +256,13 @@ class Plan:
             },
             shard_bytes=json_fields.count(fields["shard_bytes"], "shard_bytes", 1),
             num_shards=json_fields.counts(fields["num_shards"], "num_shards", 1),
-            strangers=tuple(map(_strangers, json_fields.array(fields["strangers"], "strangers"))),
+            disjoint_splits=tuple(map(_disjoint_splits, json_fields.array(fields["strangers"], "strangers"))),
             remarks=tuple(
                 json_fields.text(line, "a remark") for line in json_fields.array(fields["remarks"], "remarks")
             ),
             all_named=fields["all_named"] is True,
             num_images=json_fields.counts(fields["num_images"], "num_images"),
-            left_out=tuple(
+            pruned_keys=tuple(
                 json_fields.text(key, "a key") for key in json_fields.array(fields.get("left_out", []), "left_out")
             ),
             num_ungrouped=json_fields.count(fields.get("num_ungrouped", 0), "num_ungrouped"),
@@ -270,7 +273,7 @@ class Plan:
         )
 
 
-def _strangers(value: object) -> tuple[str, str, str, str]:
+def _disjoint_splits(value: object) -> tuple[str, str, str, str]:
     split, other, one_class, other_class = (
         json_fields.text(name, "a name") for name in json_fields.array(value, "a pair", 4)
     )
@@ -348,8 +351,8 @@ def _ordered(placed: Batch, options: ConvertOptions) -> tuple[Batch, dict[int, R
         if len(good) > 1:
             labels = sorted({same[place].label for place in good})
             # Which of several labels is right is not known, as with --dedup.
-            again = good if len(labels) > 1 else good[1:]
-            rejected |= {place: _reject_repeated(same[place], labels, options) for place in again}
+            repeats = good if len(labels) > 1 else good[1:]
+            rejected |= {place: _reject_repeated(same[place], labels, options) for place in repeats}
     return ordered.take(numbers), rejected
 
 

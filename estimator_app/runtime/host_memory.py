@@ -5,7 +5,7 @@ batch size, image size ──▶ minimum number of bytes of a step ──compare
 
 from __future__ import annotations
 
-from tpu_input.pipeline.caching import available_bytes
+from tpu_input.pipeline import caching
 
 _PIXEL_BYTES = 3 * 4  # three channels of float32
 # Minimum memory of a step, as a multiple of the size of its images in float32. Measured in evaluations with the
@@ -25,12 +25,5 @@ def check_batch(flag: str, batch_size: int, image_size: int, available: int | No
     Raises:
       ValueError: The step does not fit.
     """
-    available = available_bytes() if available is None else available
     one = _STEP * _PIXEL_BYTES * image_size**2
-    if batch_size * one > available:
-        fitting = available // one
-        advice = f"use {flag}={fitting} or less" if fitting else "train another model with a smaller --image_size"
-        raise ValueError(
-            f"{flag}={batch_size} with images of {image_size} x {image_size} pixels needs at least "
-            f"{batch_size * one / 1e9:,.1f} GB of memory, but only {available / 1e9:,.1f} GB are available; {advice}"
-        )
+    caching.check_batch(flag, batch_size, image_size, one, "train another model with a smaller --image_size", available)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
@@ -63,20 +63,6 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
             f"with --record, the dataset is a glob of shards such as 'gs://bucket/train-*', got {dataset!r}"
         )
     return manifest_from_shards(shard_patterns(dataset), parse_record(record), classes)
-
-
-def check_shards(manifest: Manifest, splits: Iterable[str]) -> None:
-    """Checks that no shard of some splits is gone, which a run would notice only when it comes to read it.
-
-    Raises:
-      ValueError: One is.
-    """
-    needed = {shard.name for split in splits for shard in manifest.split(split).shards}
-    if missing := sorted(needed - {*files.entries(manifest.path)}):
-        raise ValueError(
-            f"{len(missing)} of {len(needed)} shards of {manifest.path!r} are missing, such as {missing[0]!r}; "
-            f"write them again with: jpeg2tpu verify --repair {shlex.quote(manifest.path)}"
-        )
 
 
 def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:
@@ -144,12 +130,12 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
     """Checks that a dataset has the model's classes, and examples in config.split.
 
     Raises:
-      ValueError: It has other classes, or no examples in that split.
+      ValueError: It has other classes, or that split has no examples or lacks a shard.
     """
     check_label_type(manifest, config)
     if manifest.classes != config.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, but the model needs {config.classes}")
-    num_examples(manifest, config.split)
+    check_split(manifest, config.split)
 
 
 def check_label_type(manifest: Manifest, config: TrainConfig) -> None:
@@ -182,6 +168,22 @@ def counted(results: Mapping[str, Any], manifest: Manifest, config: TrainConfig)
     if not math.isfinite(metrics.loss):
         raise nan_loss_error(metrics.step, config)
     return metrics
+
+
+def check_split(manifest: Manifest, split: str) -> int:
+    """Checks that a split can be read to its end, before any of it is; returns its number of examples.
+
+    Raises:
+      ValueError: The split has no examples, or one of its shards is gone.
+    """
+    total, shards = num_examples(manifest, split), {shard.name for shard in manifest.split(split).shards}
+    if missing := sorted(shards - {*files.entries(manifest.path)}):
+        advice = f"write them again with: jpeg2tpu verify --repair {shlex.quote(manifest.path)}"
+        raise ValueError(
+            f"{len(missing)} of the {len(shards)} shards of split {split!r} of {manifest.path!r} are missing, such as "
+            f"{missing[0]!r}; {advice if manifest.fingerprint else 'copy them again'}"
+        )
+    return total
 
 
 def num_examples(manifest: Manifest, split: str) -> int:

@@ -338,7 +338,7 @@ PLAN = {
 def test_a_plan_may_have_a_million_shards_and_any_of_4096_buckets():
     plan = Plan.from_json(json.dumps(PLAN).encode())
     assert plan.buckets == {"train": {0: 600_000, 4095: 200_000}, "test": {7: 200_000}}
-    assert plan.strangers == (("train", "test", "a", "b"),)
+    assert plan.disjoint_splits == (("train", "test", "a", "b"),)
     assert (plan.shard_bytes, plan.num_shards, plan.all_named) == (1, {"validation": 1}, True)
     assert [plan.num_images_beside(f"{split}-00000-of-00001.tfrecord") for split in ("train", "test")] == [7, 2]
     assert Plan.from_json(json.dumps(PLAN | {"all_named": False}).encode()).all_named is False

@@ -220,11 +220,15 @@ def test_a_model_dir_whose_exports_could_not_be_listed_is_refused(capsys, digits
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_shard_that_is_missing_is_said_before_the_first_step(capsys, dataset_copy, tmp_path):
+def test_a_shard_that_is_missing_is_said_before_anything_is_read(capsys, model_dir, dataset_copy, tmp_path):
     next(dataset_copy.glob("validation-00001-*")).unlink()
     train = ("train", f"--dataset={dataset_copy}", f"--model_dir={tmp_path}/model", *FLAGS, "--train_steps=40")
-    assert "1 of 11 shards of" in refused(capsys, *train)
+    message = "1 of the 2 shards of split 'validation' of"
+    assert message in refused(capsys, *train)
     assert not (tmp_path / "model").exists()
+    others = f"--model_dir={model_dir}", f"--dataset={dataset_copy}"
+    assert message in refused(capsys, "evaluate", *others)
+    assert message in refused(capsys, "predict", *others, f"--output={tmp_path}/p.parquet")
 
 
 def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir, digits_dataset):

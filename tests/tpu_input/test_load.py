@@ -150,7 +150,7 @@ def test_options_are_those_of_the_input_and_of_the_dataset(digits_dataset):
         ({"epochs": 1, "deterministic": False}, "epochs needs deterministic=True and no service"),
         ({"epochs": 1, "cache": "records", "num_hosts": 2}, "epochs with a cache needs a single host"),
         ({"host": 2}, "host must be at least 0 and below num_hosts 1, got 2"),
-        ({"batch_size": 10**9}, "a batch of 1,000,000,000 images of"),
+        ({"batch_size": 10**9}, "batch_size=1000000000 with images of"),
         ({"class_weight": {0: "2"}}, "class_weight of class 0 must be a number, got '2'"),
     ],
 )

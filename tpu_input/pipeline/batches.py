@@ -23,6 +23,12 @@ PREFETCHED_STEPS = 2
 PARALLEL_LAYOUTS = 2  # batches; a transpose takes a hundredth of the time of decoding
 
 
+def check_batch_size(batch_size: int, config: InputConfig) -> None:
+    """Raises ValueError if the images of a batch do not fit into this machine's memory."""
+    one = 3 * config.image_size**2 * tf.as_dtype(config.dtype).size
+    check_batch("batch_size", batch_size, config.image_size, one, "use a smaller image_size")
+
+
 def to_batches(
     dataset: tf.data.Dataset,
     batch_size: int,
@@ -42,7 +48,7 @@ def to_batches(
       skipped_steps: Steps whose batches are left out at the beginning.
       num_steps: Steps after which to end; None is endless.
     """
-    check_batch(batch_size, config)
+    check_batch_size(batch_size, config)
     dataset = dataset.batch(batch_size, drop_remainder=True)
     if config.on_corrupt == "skip":
         dataset = within_budget(dataset, config.max_corrupt)

@@ -192,21 +192,28 @@ def check_memory(needed: int, config: InputConfig, available: int | None = None)
         )
 
 
-def check_batch(batch_size: int, config: InputConfig, available: int | None = None) -> None:
-    """Raises ValueError if a single batch does not fit into the host's memory, which TensorFlow ends the process for.
+def check_batch(
+    name: str, batch_size: int, image_size: int, image_bytes: int, other: str, available: int | None = None
+) -> None:
+    """Raises ValueError if what a batch takes does not fit into this machine's memory.
+
+    TensorFlow would use it up, or end the process.
 
     Args:
+      name: What gives the batch size: an argument or a flag.
       batch_size: Examples in a batch.
-      config: For the size of an image.
+      image_size: Height and width of the images in pixels.
+      image_bytes: The least memory that an example of a batch takes, in bytes.
+      other: What to do if not even one example fits.
       available: Available memory in bytes; None reads it from the system.
     """
     available = available_bytes() if available is None else available
-    needed = batch_size * 3 * config.image_size**2 * {"uint8": 1, "bfloat16": 2, "float32": 4}[config.dtype]
-    if needed > available:
+    if batch_size * image_bytes > available:
+        fitting = available // image_bytes
         raise ValueError(
-            f"a batch of {batch_size:,} images of {config.image_size} x {config.image_size} pixels takes "
-            f"{needed / 1e9:,.1f} GB of memory, but only {available / 1e9:,.1f} GB are available; use a smaller "
-            "batch_size or image_size"
+            f"{name}={batch_size} with images of {image_size} x {image_size} pixels needs at least "
+            f"{batch_size * image_bytes / 1e9:,.1f} GB of memory, but only {available / 1e9:,.1f} GB are available; "
+            + (f"use {name}={fitting} or less" if fitting else other)
         )
 
 

@@ -23,16 +23,10 @@ def check_params(params: Any) -> int:
     return batch_size
 
 
-def check_steps(start_step: Any, end_step: Any = None) -> tuple[int, int | None]:
-    """Returns the steps between which an input trains; end_step is None if it does not end.
-
-    Raises:
-      ValueError: They are not integers, start_step is negative, or end_step is not after it.
-    """
-    start, end = checked(start_step, int, "start_step"), checked(end_step, int | None, "end_step")
-    if start < 0 or (end is not None and end <= start):
+def check_steps(start_step: int, end_step: int | None = None) -> None:
+    """Raises ValueError if an input cannot train from start_step to before end_step, None being without an end."""
+    if start_step < 0 or (end_step is not None and end_step <= start_step):
         raise ValueError(f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}")
-    return start, end
 
 
 @dataclasses.dataclass(frozen=True)

@@ -332,11 +332,11 @@ def _padded(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
     color = tf.cast(tf.constant(color, tf.float32), config.dtype)
     side = config.image_size
     height, width = tf.unstack(tf.shape(image)[:2])
-    top, left = (side - height) // 2, (side - width) // 2
+    top, begin = (side - height) // 2, (side - width) // 2
 
     def bar(height: Any, width: Any) -> tf.Tensor:
         return tf.broadcast_to(color, [height, width, 3])
 
     image = tf.concat([bar(top, width), image, bar(side - height - top, width)], 0)
-    image = tf.concat([bar(side, left), image, bar(side, side - width - left)], 1)
+    image = tf.concat([bar(side, begin), image, bar(side, side - width - begin)], 1)
     return tf.ensure_shape(image, [side, side, 3])

@@ -145,7 +145,9 @@ class PlanSurvey:
             buckets=buckets,
             shard_bytes=options.shard_bytes,
             num_shards={split: count for split in buckets if (count := options.shards_of(split))},
-            strangers=() if chooses_splits or options.parent else tuple(_splits_without_common_class(sums.classes)),
+            disjoint_splits=()
+            if chooses_splits or options.parent
+            else tuple(_splits_without_common_class(sums.classes)),
             all_named=not sums.unsplit,
             num_images=dict(sorted(sums.images.items())),
             num_bytes=int(sums.num_bytes),
@@ -217,7 +219,7 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     if line := _missing_splits(plan, options):
         remarks = (*remarks, line)
     remarks = (*remarks, *_remarks_on_splits(plan), *(() if options.labels else _remarks_on_classes(plan)))
-    return dataclasses.replace(plan, remarks=remarks, left_out=layout.pruned_keys, num_outdated=layout.num_outdated)
+    return dataclasses.replace(plan, remarks=remarks, pruned_keys=layout.pruned_keys, num_outdated=layout.num_outdated)
 
 
 def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
@@ -230,7 +232,7 @@ def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
     is_asked = options.splits_required or options.stratify or options.splits != ConvertOptions.splits
     if options.parent or not (is_divided and is_asked and missing):
         return ""
-    some = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+    some = ", ".join(missing[:_MAX_SHOWN]) + (", …" if len(missing) > _MAX_SHOWN else "")
     few = f"images ({sum(plan.num_images.values()):,}{', or too few of each class' * options.stratify})"
     return (
         f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few "
