@@ -18,6 +18,7 @@ from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.distribution import which_extra
 from tpu_input.command_line.error_lines import one_line
 from tpu_input.command_line.jpeg2tpu import add_command
+from tpu_input.command_line.paths import absolute
 from tpu_input.command_line.program import place_of, run_program
 from tpu_input.config import INPUT_FLAGS, InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
@@ -63,7 +64,7 @@ def make_parser() -> Parser:
     benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000", everyday=_EVERYDAY)
     for command, run in ((idx, _idx), (tfds, _tfds), (benchmark, _benchmark)):
         command.set_defaults(run=run)
-        command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
+        command.add_argument("dataset", type=absolute, metavar="DATASET", help="folder or URI of a converted dataset")
     _benchmark_flags(benchmark)
     _service_commands(commands)
     return parser
@@ -131,7 +132,7 @@ def _idx(flags: argparse.Namespace) -> int:
         from tpu_input.record_source import write_dali_index
 
     paths = write_dali_index(read_manifest(flags.dataset))
-    folder = f"{flags.dataset.rstrip('/')}/index"
+    folder = f"{flags.dataset}/index"
     summary = {"folder": folder, "num_files": len(paths)}
     print_line(to_json(summary) if flags.json else f"{len(paths)} index files in {folder}")
     return 0
@@ -142,9 +143,8 @@ def _tfds(flags: argparse.Namespace) -> int:
     from tpu_input.record_source import write_tfds_metadata
 
     paths = write_tfds_metadata(read_manifest(flags.dataset))
-    folder = flags.dataset.rstrip("/")
-    print_line(f"{', '.join(os.path.basename(path) for path in paths)} in {folder}")
-    print_line(f"open it with: tfds.builder_from_directory({folder!r}).as_dataset('train', as_supervised=True)")
+    print_line(f"{', '.join(os.path.basename(path) for path in paths)} in {flags.dataset}")
+    print_line(f"open it with: tfds.builder_from_directory({flags.dataset!r}).as_dataset('train', as_supervised=True)")
     return 0
 
 
