@@ -41,6 +41,7 @@ def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
         ("--shard_size=0", "shard_size must be at least 10000 bytes, got 0"),
         ("--shard_size=-5MB", "'-5MB' is not a size; write 500KB, 100MB or 1GB"),
         ("--shard_size=big", "'big' is not a size"),
+        ("--num_shards=train=0", "num_shards must be at least 1, got 0 for split 'train'"),
         ("--num_shards=train=2,training=3", "num_shards must name each split once, got train, train"),
         ("--splits=train=50%", "splits must name each split once and add up to 100 %"),
         ("--splits=train", "'train' is not a list of splits; write train=90%,validation=10%"),
