@@ -9,6 +9,7 @@ import itertools
 import json
 import pickle
 from collections import Counter
+from types import SimpleNamespace
 
 import apache_beam as beam
 import pytest
@@ -194,6 +195,11 @@ def test_splits_of_a_batch_are_those_that_each_row_has_alone():
         assert row_splits(Batch.from_rows(some), opts) == [choose_split(row, opts) for row in some]
 
 
+def test_shares_that_add_up_to_slightly_less_than_1_leave_no_row_without_a_split():
+    opts = SimpleNamespace(seed=0, splits=(("train", 0.3), ("validation", 0.3)))
+    assert row_splits(Batch.from_rows(rows(90)), opts) == [choose_split(row, opts) for row in rows(90)]
+
+
 def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
     listed = rows(500)
     plan, shards = planned(listed, options())
@@ -297,6 +303,12 @@ def test_as_many_images_are_measured_as_their_number_asks_for_in_every_part_of_t
         assert sum(part) == pytest.approx(share * len(part), abs=4 * (len(part) * share * (1 - share)) ** 0.5)
 
 
+def test_a_sixteenth_is_measured_at_least():
+    keys = [f"{number}.jpg" for number in range(20_000)]
+    smallest, large = ([is_measured(key, 3, num_images) for key in keys] for num_images in (16_000, IMAGENET))
+    assert smallest == large
+
+
 def test_of_images_that_are_not_decoded_about_a_thousand_are_measured_however_many_there_are():
     keys = [f"{number}.jpg" for number in range(100_000)]
     for num_images in (16_000, 50_000, 100_000):
@@ -342,7 +354,15 @@ def test_a_plan_may_have_a_million_shards_and_any_of_4096_buckets():
     assert (plan.shard_bytes, plan.num_shards, plan.all_named) == (1, {"validation": 1}, True)
     assert [plan.num_images_beside(f"{split}-00000-of-00001.tfrecord") for split in ("train", "test")] == [7, 2]
     assert Plan.from_json(json.dumps(PLAN | {"all_named": False}).encode()).all_named is False
+    assert plan.num_images_beside("validation-00000-of-00001.tfrecord") == 0
+    assert [plan.size_before("train", bucket) for bucket in (0, 1, 4095)] == [0, 600_000, 600_000]
     assert Plan.from_json(json.dumps(PLAN | {"buckets": {"train": {"0": 1}}}).encode()).totals == {"train": 1}
+
+
+def test_what_plans_of_earlier_versions_do_not_count_is_0():
+    for plan in (Plan.from_json(json.dumps(PLAN).encode()), Plan(("a", "b"), 0, {}, {}, "", {}, 1, {})):
+        assert (plan.num_ungrouped, plan.num_outdated, plan.num_bytes, plan.num_duplicates) == (0, 0, 0, {})
+        assert (plan.pruned_keys, plan.format) == ((), "tfrecord")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,23 @@ def test_a_receipt_of_no_image_has_no_sums():
     assert (empty.num_examples, empty.num_bytes, empty.num_measured) == (0, 0, 0)
     assert (empty.sums, empty.squares) == ([0, 0, 0], [0, 0, 0])
     assert (empty.heights, empty.widths) == ([2**62, 0, 0], [2**62, 0, 0])
+    assert (empty.index_bytes, empty.several) == (0, False)
+
+
+def test_receipts_of_units_add_up_to_that_of_their_shard():
+    whole, parts = Receipt("a"), [Receipt("a"), Receipt("a")]
+    for number in range(1, 6):
+        labels = (0, number)
+        for sums in (whole, parts[number > 2]):
+            sums.add(image(number, number % 2 == 0, "format PNG" * (number == 1), ("GPS position",)), labels, 100)
+    parts[0].rejected = whole.rejected = [Rejection("a.jpg", "/a.jpg", "corrupt", "damaged")]
+    total = Receipt("a")
+    for part in parts:
+        total.extend(part)
+    assert total == whole
+    assert total.several
+    total.extend(receipt("a", [1], [0], measured=[]))  # a unit all of whose images are of one class
+    assert total.several
 
 
 def test_a_receipt_comes_back_as_it_was_written():

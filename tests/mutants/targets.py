@@ -28,12 +28,18 @@ TARGETS = {
         ("beam_pipelines/test_shard_writing.py",), ("write_shard", "_Files", "_Summed")
     ),
     # Which images the statistics are of, and what is in records and index.
-    "beam_pipelines.conversion.units": Target(("beam_pipelines/test_shard_writing.py",)),
+    "beam_pipelines.conversion.units": Target(
+        ("beam_pipelines/test_shard_writing.py",), ("WrittenUnit", "UnitWriter", "schema_of", "_index_row")
+    ),
     "beam_pipelines.conversion.receipts": Target(
         ("beam_pipelines/test_statistics.py", "beam_pipelines/test_shard_writing.py"), ("Receipt", "_whole_numbers")
     ),
     "beam_pipelines.conversion.checksums": Target(("beam_pipelines/test_shard_writing.py",)),
-    "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
+    # Sums, means and the budget of rejected inputs. Moves and versions are tested by whole conversions.
+    "beam_pipelines.conversion.commit": Target(
+        ("beam_pipelines/test_statistics.py",),
+        ("_manifest", "check_budget", "_examples", "_split", "_measure_stored", "_stored_records", "_extent"),
+    ),
     "tpu_input.pipeline.order": Target(
         (
             *("tpu_input/test_order.py", "tpu_input/test_balanced_order.py", "-k"),

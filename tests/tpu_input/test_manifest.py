@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpu_input.dataset_format.label_kinds import SEVERAL
 from tpu_input.dataset_format.manifest import (
     MAX_INDEX_BYTES,
     MAX_MANIFEST_BYTES,
     Manifest,
     Shard,
+    Split,
+    merged,
     parse_shard_name,
     shard_name,
     valid_split,
@@ -96,6 +99,113 @@ def test_fields_that_the_first_versions_did_not_write_may_be_missing():
     fields = {name: value for name, value in FIELDS.items() if name not in ("num_fixed", "num_noted", "sources")}
     manifest = Manifest.from_json(json.dumps(fields | {"options": {}}), "somewhere")
     assert (manifest.num_fixed, manifest.num_noted, manifest.sources) == ({}, {}, [])
+
+
+def test_splits_of_a_dataset_as_one_have_the_statistics_of_all_examples():
+    pixels = np.random.default_rng(0).integers(0, 256, [12, 3])  # images of a single pixel
+    parts = [pixels[:1], pixels[1:4], pixels[4:]]
+    splits = [
+        Split(
+            shards=(Shard(shard_name(f"part{number}", 0, 1), len(part), 99, "0a" * 32),),
+            class_counts=(number, len(part) - number),
+            height=(5 - number, 5.0 + number, 9 + number),
+            width=(1, 2.0, 3),
+            channel_mean=tuple(part.mean(0)),
+            channel_std=tuple(part.std(0)),
+        )
+        for number, part in enumerate(parts)
+    ]
+    whole = merged(splits)
+    assert whole.shards == tuple(split.shards[0] for split in splits)
+    assert (whole.class_counts, whole.num_examples) == ((3, 9), 12)
+    assert whole.height == (3, (1 * 5 + 3 * 6 + 8 * 7) / 12, 11)
+    assert whole.width == (1, 2.0, 3)
+    assert whole.channel_mean == pytest.approx(pixels.mean(0))
+    assert whole.channel_std == pytest.approx(pixels.std(0))
+    assert merged(splits[:1]) == splits[0]
+
+
+def test_all_splits_but_the_one_that_is_held_out_are_train():
+    manifest = Manifest.from_json(json.dumps(FIELDS), "somewhere")
+    train, validation = manifest.splits.values()
+    assert manifest.held_out("validation").splits == {"train": merged([train]), "validation": validation}
+    assert list(manifest.splits) == ["train", "validation"]
+    for dataset, name in ((manifest, "train"), (dataclasses.replace(manifest, splits={"fold1": train}), "fold1")):
+        with pytest.raises(ValueError, match=f"split '{name}' of 'somewhere' cannot be held out"):
+            dataset.held_out(name)
+
+
+def in_editions(*editions: str, numbers: tuple[int, ...] = (), num_earlier: int = 1) -> dict:
+    """Fields of a dataset whose split has one shard of each edition, and was extended `num_earlier` times."""
+    shards = [
+        {"name": shard_name("train", number, 2, edition), "num_examples": 1, "num_bytes": 16, "sha256": "0a" * 32}
+        for number, edition in zip(numbers or range(len(editions)), editions, strict=True)
+    ]
+    train = FIELDS["splits"]["train"] | {"shards": shards, "class_counts": [len(shards), 0]}
+    earlier = [f"{number:064x}" for number in range(num_earlier)]
+    return FIELDS | {"splits": {"train": train}, "num_inputs": len(shards) + 3, "earlier": earlier}
+
+
+def test_a_dataset_that_was_extended_has_a_version_and_shards_of_two_editions():
+    manifest = Manifest.from_json(json.dumps(in_editions("", "3f9a2b1c", numbers=(0, 0))), "somewhere")
+    assert (manifest.version, manifest.edition) == (2, "0b" * 4)
+    assert manifest.earlier == ("0" * 64,)
+    assert Manifest.from_json(manifest.to_json(), "somewhere") == manifest
+    once = Manifest.from_json(json.dumps(in_editions("3f9a2b1c", num_earlier=0)), "somewhere")
+    assert (once.version, once.edition) == (1, "3f9a2b1c")
+    assert Manifest.from_json(json.dumps(FIELDS), "somewhere").edition == ""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        in_editions("", "3f9a2b1c", numbers=(0, 0), num_earlier=0),
+        in_editions("", "3f9a2b1c", "", numbers=(0, 0, 1), num_earlier=3),
+        in_editions("", "", numbers=(1, 0)),
+    ],
+)
+def test_shards_of_more_editions_than_versions_or_of_one_in_two_places_are_refused(fields):
+    with pytest.raises(ValueError, match="must list its shards in the order of their names"):
+        Manifest.from_json(json.dumps(fields), "somewhere")
+
+
+def test_splits_may_not_have_more_editions_than_there_are_versions():
+    other = {**FIELDS["splits"]["validation"], "shards": [shard("validation", 0, 1, 3, 999)]}
+    other["shards"][0]["name"] = shard_name("validation", 0, 1, "3f9a2b1c")
+    fields = FIELDS | {"splits": FIELDS["splits"] | {"validation": other}}
+    with pytest.raises(ValueError, match="its splits have shards of several editions: '', '3f9a2b1c'"):
+        Manifest.from_json(json.dumps(fields), "somewhere")
+    earlier = ["0c" * 32]
+    assert Manifest.from_json(json.dumps(fields | {"earlier": earlier}), "somewhere").version == 2
+
+
+def test_options_say_what_labels_features_and_format_the_records_have():
+    manifest = Manifest.from_json(json.dumps(FIELDS), "somewhere")
+    assert (manifest.label_type, manifest.num_labels, manifest.features) == ("class", None, {})
+    assert manifest.format == "tfrecord"
+    features = {"zoom": "float", "box": "int[4]", "author": "string"}
+    options = {"label_type": "classes", "features": features}
+    manifest = Manifest.from_json(json.dumps(FIELDS | {"options": options}), "somewhere")
+    assert (manifest.label_type, manifest.label_kind, manifest.num_labels) == ("classes", SEVERAL, 2)
+    assert manifest.features == {"zoom": ("float", None), "box": ("int", 4), "author": ("string", None)}
+
+
+@pytest.mark.parametrize("feature", ["double", "float[0]", "int[100000]", "string[]", "", None, 4])
+def test_features_of_other_types_are_refused(feature):
+    with pytest.raises(ValueError, match="the type of a feature must be float, int, string, or float"):
+        Manifest.from_json(json.dumps(FIELDS | {"options": {"features": {"a": feature}}}), "somewhere")
+
+
+def test_an_export_is_a_dataset_only_where_it_is_asked_for():
+    train = FIELDS["splits"]["train"] | {
+        "shards": [{**shard("train", 0, 1, 7, 999), "name": "train-00000-of-00001.tar"}]
+    }
+    text = json.dumps(FIELDS | {"splits": {"train": train}, "num_inputs": 10, "options": {"format": "webdataset"}})
+    assert Manifest.from_json(text, "somewhere", allow_export=True).format == "webdataset"
+    with pytest.raises(ValueError, match="'somewhere' is an export in the format webdataset, not a dataset"):
+        Manifest.from_json(text, "somewhere")
+    with pytest.raises(ValueError, match=r"must have names like 'train-00000-of-00001\.tfrecord'"):
+        Manifest.from_json(text.replace("webdataset", "tfrecord"), "somewhere", allow_export=True)
 
 
 TRAIN = "splits/train/shards"

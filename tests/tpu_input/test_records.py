@@ -11,11 +11,43 @@ import tensorflow as tf
 from tpu_input.dataset_format import records as record_format
 
 RECORD = record_format.Record("daisy/été 1.jpg", b"\xff\xd8jpeg", 375, 500, 3, 4, "daisy", "ab" * 32)
+OF_SEVERAL = RECORD._replace(label=(0, 2), class_name=("daisy", "été"))
 
 
 def test_a_record_comes_back_as_it_was_written():
     assert record_format.decode(record_format.encode(RECORD)) == RECORD
     assert record_format.decode(record_format.encode(RECORD, first_label=1), first_label=1) == RECORD
+
+
+@pytest.mark.parametrize("first_label", [0, 1])
+@pytest.mark.parametrize("record", [RECORD, OF_SEVERAL, OF_SEVERAL._replace(label=(), class_name=())])
+def test_further_features_and_several_labels_come_back_with_their_types(record, first_label):
+    record = record._replace(features={"author": ("Zoë",), "image/zoom": (0.5, 2.0), "a count": (3, -4)})
+    assert record_format.decode(record_format.encode(record, first_label), first_label) == record
+
+
+def test_a_text_that_is_not_utf_8_has_replacement_characters():
+    example = tf.train.Example.FromString(record_format.encode(RECORD))
+    example.features.feature["author"].bytes_list.value.append(b"Zo\xeb")
+    assert record_format.decode(example.SerializeToString()).features == {"author": ("Zo\ufffd",)}
+
+
+def test_the_image_of_a_frame_is_found_by_its_feature():
+    framed = record_format.frame(record_format.encode(RECORD))
+    assert record_format.image_of(framed) == RECORD.encoded
+    example = tf.train.Example()
+    example.features.feature["png"].bytes_list.value.append(b"another")
+    assert record_format.image_of(record_format.frame(example.SerializeToString()), "png") == b"another"
+    example.features.feature["png"].bytes_list.value.append(b"a second")
+    for data, message in (
+        (b"", "0 records in the bytes of one"),
+        (framed * 2, "2 records in the bytes of one"),
+        (record_format.frame(b"\xff\xff\xff"), r"not a tf\.train\.Example"),
+        (record_format.frame(b""), "feature 'png' has 0 values, but must have 1"),
+        (record_format.frame(example.SerializeToString()), "feature 'png' has 2 values, but must have 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            record_format.image_of(data, "png")
 
 
 def test_the_bytes_of_a_record_are_pinned():
@@ -47,6 +79,29 @@ def test_parse_gives_the_jpeg_and_the_label_counted_from_zero():
     assert parsed["encoded"].numpy() == RECORD.encoded
     assert (parsed["label"].numpy(), parsed["label"].dtype) == (4, tf.int32)
     assert record_format.parse(tf.constant(record_format.encode(RECORD)))["label"].numpy() == 4
+
+
+@pytest.mark.parametrize("first_label", [0, 1])
+@pytest.mark.parametrize(
+    ("labels", "parsed"),
+    [
+        ((), [0, 0, 0]),
+        ((0,), [1, 0, 0]),
+        ((1, 2), [0, 1, 1]),
+        ((2, 2), [0, 0, 1]),
+        ((3,), [-(2**31)] * 3),
+        ((-1, 1), [-(2**31)] * 3),
+    ],
+)
+def test_parse_gives_a_one_for_each_class_of_several_or_none_at_all(labels, parsed, first_label):
+    serialized = record_format.encode(OF_SEVERAL._replace(label=labels), first_label)
+    example = record_format.parse(tf.constant(serialized), first_label, num_labels=3)
+    assert (example["label"].numpy().tolist(), example["label"].dtype) == (parsed, tf.int32)
+    assert example["encoded"].numpy() == OF_SEVERAL.encoded
+
+
+def test_a_record_without_labels_has_none_of_several():
+    assert record_format.parse(tf.constant(b""), num_labels=2)["label"].numpy().tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("first_label", [0, 1])
