@@ -471,7 +471,7 @@ class ConvertOptions:
     def shaping(self) -> dict[str, Any]:
         """Returns the options that determine the content of the shards, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
-        for name in ("sources", "output", "max_rejected", "overwrite", "splits_required", "extend", "prune", "parent"):
+        for name in _UNSTORED:
             del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"], fields["ignore"] = list(self.labels), list(self.ignore)
@@ -490,11 +490,15 @@ class ConvertOptions:
         return fields
 
 
-# Options that shaping() leaves out where they have their defaults.
-_LATER_IMAGES = ("check", "lossless", "metadata")
-# Options of UrlOptions that decide what is stored; left out in the same way.
+# Options that say where from, where to and how, but not what is stored.
+_UNSTORED = ("sources", "output", "max_rejected", "overwrite", "splits_required", "extend", "prune", "parent")
+# Options of UrlOptions that decide what is stored.
 URL_CONTENT_OPTIONS = ("url_image_bytes", "url_max_bytes", "allow_private_addresses", "ignore_robots")
-_LATER = ("label_type", "format", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
+# Options of the first version. shaping() leaves out all others where they have their defaults.
+_FIRST = ("splits", "shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "images")
+_FIRST_IMAGES = ("reencode", "resize_shorter", "quality", "min_side", "max_pixels", "color_profiles")
+_LATER = [field.name for field in dataclasses.fields(ConvertOptions) if field.name not in (*_UNSTORED, *_FIRST, "urls")]
+_LATER_IMAGES = [field.name for field in dataclasses.fields(ImageOptions) if field.name not in _FIRST_IMAGES]
 
 
 def complete(shaping: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
-from estimator_app.model.keras_library import choose_backend, leave_out_unused_parts
+from estimator_app.model.keras_library import choose_backend, leave_out_unused_parts, uses_tensorflow
 from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.exports import FORMATS
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
@@ -447,11 +447,11 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 def _run(arguments: argparse.Namespace) -> int:
     commands.check(arguments)
     trainer = commands.trainer_of(arguments)
-    if trainer == "jax" or importlib.util.find_spec("tensorflow"):  # else the user hears that
+    if not uses_tensorflow(trainer) or importlib.util.find_spec("tensorflow"):  # else the user hears that
         commands.check_existence(arguments)
     choose_backend(trainer)
     leave_out_unused_parts()
-    if trainer != "jax":
+    if uses_tensorflow(trainer):
         import_tensorflow(arguments.verbose)
     return int(arguments.command(arguments))
 

@@ -31,11 +31,11 @@ from beam_pipelines.conversion.output_folder import (
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import Receipt, Rejection
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Output, WorkingFolder
+from beam_pipelines.images.rejection_reasons import explain
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import map_in_threads
 from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
-from beam_pipelines.sources import not_images
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
@@ -254,23 +254,14 @@ def index_lengths(dataset: str, shard: Shard) -> Positions:
     return positions[:, 1].copy()  # without the offsets, which a view would keep in memory
 
 
-_HARMLESS = {
-    "duplicate",
-    *not_images.REASONS,
-    "hidden",
-    "no_class",
-    "left_out",
-}  # what --dedup removes on request, and files that are not meant as inputs
-
-
 def check_budget(
     options: ConvertOptions, num_inputs: int, num_rejected: dict[str, int], examples: dict[str, str]
 ) -> None:
     """Checks the number of rejected inputs; the error has the count of each reason and some examples.
 
     Raises:
-      ValueError: More than options.max_rejected of the inputs are rejected, without those rejected for a reason in
-        _HARMLESS; or, in an export, any.
+      ValueError: More than options.max_rejected of the inputs are rejected for a reason that counts; or, in an export,
+        any.
     """
     if num_rejected and options.format in EXPORTS:
         (source,) = options.sources
@@ -278,7 +269,7 @@ def check_budget(
             f"{sum(num_rejected.values())} of {num_inputs} examples cannot be exported: "
             f"{'; '.join(examples.values())}; correct the dataset: jpeg2tpu verify --repair {source.path}"
         )
-    counted = {reason: number for reason, number in num_rejected.items() if reason not in _HARMLESS}
+    counted = {reason: number for reason, number in num_rejected.items() if explain(reason).counts}
     count = sum(counted.values())
     if (
         count > options.max_rejected * num_inputs + 1e-6
@@ -295,7 +286,7 @@ def _examples(rejected: list[Rejection], path: str) -> dict[str, str]:
     """Returns a text about some of the rejected inputs that count, by reason, and where all are listed."""
     examples: dict[str, list[str]] = {}
     for rejection in rejected:
-        if rejection.reason not in _HARMLESS:
+        if explain(rejection.reason).counts:
             examples.setdefault(rejection.reason, []).append(rejection.key)
     messages = {reason: f"{reason}: {', '.join(map(repr, keys[:_MAX_SHOWN]))}" for reason, keys in examples.items()}
     return messages | {"all": f"all are listed in {path}"}

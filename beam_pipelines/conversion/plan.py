@@ -329,7 +329,7 @@ def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: Convert
         begin = 0
         while begin < rows.num_rows:
             shard = plan.shard_of(split, ends[begin + 1])
-            end = bisect.bisect_right(ends, shard, begin + 1, key=functools.partial(plan.shard_of, split)) - 1
+            end = bisect.bisect_right(ends, shard, begin, key=functools.partial(plan.shard_of, split)) - 1
             yield plan.shards[split][shard], rows.take(range(begin, end)) if end - begin < rows.num_rows else rows
             begin = end
 

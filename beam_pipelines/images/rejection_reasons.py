@@ -15,10 +15,12 @@ class Reason(NamedTuple):
     Attributes:
       meaning: The problem with the input.
       advice: What the user can do about it.
+      counts: Whether it counts against --max_rejected: not what --dedup removes on request, nor what is no input.
     """
 
     meaning: str
     advice: str
+    counts: bool = True
 
 
 HTTP_STATUS = "http_NNN"  # stands for the codes http_404 and the like in REASONS
@@ -38,11 +40,13 @@ REASONS = {
         "It is in a folder without images, judging by the file names, so the folder is not a class; it does not count "
         "against --max_rejected.",
         "No action is needed; if the files are images, rename them.",
+        counts=False,
     ),
     "hidden": Reason(
         "It is in a folder whose name begins with a dot, as created by editors and version control systems; such a "
         "folder is not a class. It does not count against --max_rejected.",
         "No action is needed; if the folder is a class, rename it.",
+        counts=False,
     ),
     "unknown_label": Reason(
         "Its class is not listed in --labels.", "Add the class to that file, or correct the label."
@@ -74,13 +78,17 @@ REASONS = {
         "It was created by an operating system, a file server, a viewer or Git, such as .DS_Store and what is in "
         "@eaDir; it does not count against --max_rejected.",
         "No action is needed.",
+        counts=False,
     ),
     "other_file": Reason(
         "Its name is not an image's, such as README.md, x.json and x.mov; it does not count against --max_rejected.",
         "No action is needed; if it is an image, rename it.",
+        counts=False,
     ),
     "ignored": Reason(
-        "The option --ignore names it; it does not count against --max_rejected.", "No action is needed."
+        "The option --ignore names it; it does not count against --max_rejected.",
+        "No action is needed.",
+        counts=False,
     ),
     "duplicate_key": Reason(
         "The same file is listed more than once; the first valid line of a list is used, or the last member of that "
@@ -174,10 +182,12 @@ REASONS = {
         "The command that made the dataset of another one left out its key or its class; it does not count against "
         "--max_rejected.",
         "No action is needed.",
+        counts=False,
     ),
     "duplicate": Reason(
         "Another input has the same label and the same bytes, or looks alike; --dedup=exact or near keeps one of them.",
         "No action is needed: --dedup removes duplicates; they do not count against --max_rejected.",
+        counts=False,
     ),
     "conflicting_label": Reason(
         "The same file is listed with two labels, or with --dedup the same image occurs under two: at least one is "
@@ -192,4 +202,4 @@ _UNKNOWN = Reason("This version of jpeg2tpu does not know this reason.", "See th
 
 def explain(code: str) -> Reason:
     """Returns what a reason code means, also of a status of HTTP, or one that this version does not know."""
-    return REASONS.get(HTTP_STATUS if re.fullmatch(r"http_\d{3}", code) else code, _UNKNOWN)
+    return REASONS.get(code) or (REASONS[HTTP_STATUS] if re.fullmatch(r"http_\d{3}", code) else _UNKNOWN)

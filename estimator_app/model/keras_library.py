@@ -17,12 +17,18 @@ from collections.abc import Iterator
 from typing import Any
 
 _VARIABLE = "KERAS_BACKEND"
+_BACKENDS = {"tpu_estimator": "tensorflow", "tf_distribute": "tensorflow", "jax": "jax"}  # by trainer
 _unused: tuple[str, ...] = ()  # packages that Keras on JAX is imported without
 
 
 def backend_of(trainer: str) -> str:
     """Returns the name of Keras' backend for a trainer, by the trainer's name."""
-    return "jax" if trainer == "jax" else "tensorflow"
+    return _BACKENDS[trainer]
+
+
+def uses_tensorflow(trainer: str) -> bool:
+    """Returns whether a trainer computes with TensorFlow; others do not import it."""
+    return backend_of(trainer) == "tensorflow"
 
 
 def choose_backend(trainer: str) -> None:
@@ -47,7 +53,7 @@ def require_backend(trainer: str) -> None:
     Raises:
       ImportError: Keras 3 or JAX is missing, or Keras was imported with another backend.
     """
-    if trainer == "jax":
+    if not uses_tensorflow(trainer):
         _require_keras_3()
     choose_backend(trainer)
     needed, loaded = backend_of(trainer), _loaded_backend()

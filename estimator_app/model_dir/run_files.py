@@ -24,6 +24,7 @@ import re
 import shlex
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import backend_of, uses_tensorflow
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.checkpoints import (
@@ -251,12 +252,12 @@ def read_finished(model_dir: str) -> Finished | None:
 
 def versions(trainer: str) -> dict[str, str]:
     """Returns the versions of what a trainer computes with, by name."""
-    if trainer == "jax":
-        libraries = {name: _version(name) for name in ("jax", "keras")}
-    else:
+    if uses_tensorflow(trainer):
         import tensorflow as tf
 
         libraries = {"tensorflow": tf.__version__}
+    else:
+        libraries = {name: _version(name) for name in (backend_of(trainer), "keras")}
     return {"python": platform.python_version()} | libraries | {"jpeg2tpu": _version("jpeg2tpu")}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import uses_tensorflow
 from estimator_app.model_dir.checkpoints import main_file
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
@@ -88,7 +89,7 @@ def load_run(
     """
     config = read_named(model_dir, network)
     checkpoint = find_checkpoint(model_dir, step)
-    if config.trainer == "jax":
+    if not uses_tensorflow(config.trainer):
         return _load_jax_run(config, model_dir, checkpoint, features)
     import tensorflow as tf
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from estimator_app.model.keras_library import load_keras, require_backend
+from estimator_app.model.keras_library import load_keras, require_backend, uses_tensorflow
 from estimator_app.runtime.tensorflow_startup import require_estimator
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def find_trainer(name: TrainerName) -> Trainer:
 
 def own_format(trainer: TrainerName) -> ExportFormat:
     """Returns the format in which a trainer exports."""
-    return "stablehlo" if trainer == "jax" else "saved_model"
+    return "saved_model" if uses_tensorflow(trainer) else "stablehlo"
 
 
 def find_saver(trainer: TrainerName, format: ExportFormat) -> Callable[..., None]:

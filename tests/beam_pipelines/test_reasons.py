@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,9 @@ def test_codes_are_found_however_they_are_given(source, codes):
 
 @pytest.mark.parametrize("code", REASONS)
 def test_every_code_is_explained_in_sentences(code):
-    assert all(text[0].isupper() and text.endswith(".") for text in REASONS[code])
+    reason = REASONS[code]
+    assert all(text[0].isupper() and text.endswith(".") for text in (reason.meaning, reason.advice))
+    assert reason.counts != bool(re.search("[Ii]t does not count|they do not count", reason.meaning + reason.advice))
 
 
 def test_the_guide_explains_every_code_in_the_same_words():

@@ -67,19 +67,19 @@ def test_a_receipt_of_no_image_has_no_sums():
 
 
 def test_receipts_of_units_add_up_to_that_of_their_shard():
-    whole, parts = Receipt("a"), [Receipt("a"), Receipt("a")]
+    shard, parts = Receipt("a"), [Receipt("a"), Receipt("a")]
     for number in range(1, 6):
         labels = (0, number)
-        for sums in (whole, parts[number > 2]):
+        for sums in (shard, parts[number > 2]):
             sums.add(image(number, number % 2 == 0, "format PNG" * (number == 1), ("GPS position",)), labels, 100)
-    parts[0].rejected = whole.rejected = [Rejection("a.jpg", "/a.jpg", "corrupt", "damaged")]
-    total = Receipt("a")
+    parts[0].rejected = shard.rejected = [Rejection("a.jpg", "/a.jpg", "corrupt", "damaged")]
+    summed = Receipt("a")
     for part in parts:
-        total.extend(part)
-    assert total == whole
-    assert total.several
-    total.extend(receipt("a", [1], [0], measured=[]))  # a unit all of whose images are of one class
-    assert total.several
+        summed.extend(part)
+    assert summed == shard
+    assert summed.several
+    summed.extend(receipt("a", [1], [0], measured=[]))  # a unit all of whose images are of one class
+    assert summed.several
 
 
 def test_a_receipt_comes_back_as_it_was_written():
@@ -179,6 +179,11 @@ def test_the_statistics_of_a_split_are_those_of_the_measured_images_of_all_its_s
     assert Manifest.from_json((tmp_path / "manifest.json").read_bytes(), manifest.path) == manifest
 
 
+def test_mean_sizes_have_one_decimal(tmp_path):
+    one = receipt(FIRST.name, [1, 2, 4], [0, 0, 0], measured=[1])
+    assert commit(options(tmp_path), planned(3), {"train": [one]}).split("train").height == (72, 83.7, 93)
+
+
 def test_a_split_of_a_single_shade_has_no_deviation(tmp_path):
     shade = Receipt("train-00000-of-00001.tfrecord", sha256=SHA256)
     shade.add(CheckedImage(b"", 8, 8, 3, [7 * SIDE**2] * 3, [49 * SIDE**2] * 3, 0, ""), 1, 1000)
@@ -240,7 +245,11 @@ def test_as_many_inputs_may_be_rejected_as_allowed(tmp_path, count, budget):
 
 @pytest.mark.parametrize(("count", "budget", "percent"), [(1, 0.33, "33.3"), (2, 0.49, "50"), (7, 0.75, "77.8")])
 def test_more_inputs_may_not_be_rejected(tmp_path, count, budget, percent):
-    with pytest.raises(ValueError, match=rf"{count} of {count + 2} inputs were rejected \({percent} %\), more than"):
+    examples = ", ".join(f"'{number}é.jpg'" for number in range(min(count, 3)))
+    message = (
+        rf"{count} of {count + 2} inputs were rejected \({percent} %\), more than .*\(corrupt: {examples}; all are"
+    )
+    with pytest.raises(ValueError, match=message):
         commit(options(tmp_path, budget), planned(2 + count), {"train": [rejecting(count)]})
     assert not (tmp_path / "manifest.json").exists()
 

@@ -115,13 +115,13 @@ def test_splits_of_a_dataset_as_one_have_the_statistics_of_all_examples():
         )
         for number, part in enumerate(parts)
     ]
-    whole = merged(splits)
-    assert whole.shards == tuple(split.shards[0] for split in splits)
-    assert (whole.class_counts, whole.num_examples) == ((3, 9), 12)
-    assert whole.height == (3, (1 * 5 + 3 * 6 + 8 * 7) / 12, 11)
-    assert whole.width == (1, 2.0, 3)
-    assert whole.channel_mean == pytest.approx(pixels.mean(0))
-    assert whole.channel_std == pytest.approx(pixels.std(0))
+    total = merged(splits)
+    assert total.shards == tuple(split.shards[0] for split in splits)
+    assert (total.class_counts, total.num_examples) == ((3, 9), 12)
+    assert total.height == (3, (1 * 5 + 3 * 6 + 8 * 7) / 12, 11)
+    assert total.width == (1, 2.0, 3)
+    assert total.channel_mean == pytest.approx(pixels.mean(0))
+    assert total.channel_std == pytest.approx(pixels.std(0))
     assert merged(splits[:1]) == splits[0]
 
 
@@ -130,6 +130,8 @@ def test_all_splits_but_the_one_that_is_held_out_are_train():
     train, validation = manifest.splits.values()
     assert manifest.held_out("validation").splits == {"train": merged([train]), "validation": validation}
     assert list(manifest.splits) == ["train", "validation"]
+    three = dataclasses.replace(manifest, splits={"a": train, "b": validation, "c": train})
+    assert three.held_out("b").splits == {"train": merged([train, train]), "b": validation}
     for dataset, name in ((manifest, "train"), (dataclasses.replace(manifest, splits={"fold1": train}), "fold1")):
         with pytest.raises(ValueError, match=f"split '{name}' of 'somewhere' cannot be held out"):
             dataset.held_out(name)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tpu_input.dataset_format import records as record_format
 
 RECORD = record_format.Record("daisy/été 1.jpg", b"\xff\xd8jpeg", 375, 500, 3, 4, "daisy", "ab" * 32)
-OF_SEVERAL = RECORD._replace(label=(0, 2), class_name=("daisy", "été"))
+SEVERAL_LABELS = RECORD._replace(label=(0, 2), class_name=("daisy", "été"))
 
 
 def test_a_record_comes_back_as_it_was_written():
@@ -20,7 +20,7 @@ def test_a_record_comes_back_as_it_was_written():
 
 
 @pytest.mark.parametrize("first_label", [0, 1])
-@pytest.mark.parametrize("record", [RECORD, OF_SEVERAL, OF_SEVERAL._replace(label=(), class_name=())])
+@pytest.mark.parametrize("record", [RECORD, SEVERAL_LABELS, SEVERAL_LABELS._replace(label=(), class_name=())])
 def test_further_features_and_several_labels_come_back_with_their_types(record, first_label):
     record = record._replace(features={"author": ("Zoë",), "image/zoom": (0.5, 2.0), "a count": (3, -4)})
     assert record_format.decode(record_format.encode(record, first_label), first_label) == record
@@ -94,10 +94,10 @@ def test_parse_gives_the_jpeg_and_the_label_counted_from_zero():
     ],
 )
 def test_parse_gives_a_one_for_each_class_of_several_or_none_at_all(labels, parsed, first_label):
-    serialized = record_format.encode(OF_SEVERAL._replace(label=labels), first_label)
+    serialized = record_format.encode(SEVERAL_LABELS._replace(label=labels), first_label)
     example = record_format.parse(tf.constant(serialized), first_label, num_labels=3)
     assert (example["label"].numpy().tolist(), example["label"].dtype) == (parsed, tf.int32)
-    assert example["encoded"].numpy() == OF_SEVERAL.encoded
+    assert example["encoded"].numpy() == SEVERAL_LABELS.encoded
 
 
 def test_a_record_without_labels_has_none_of_several():
