@@ -15,7 +15,7 @@ class Reason(NamedTuple):
     Attributes:
       meaning: The problem with the input.
       advice: What the user can do about it.
-      counts: Whether it counts against --max_rejected: not what --dedup removes on request, nor what is no input.
+      counts: Whether it counts against --max_rejected: what --dedup removes and files that are not inputs do not.
     """
 
     meaning: str

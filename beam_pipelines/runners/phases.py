@@ -27,8 +27,8 @@ _ASK_SECONDS = 2.0  # seconds between two questions to an engine
 # What is counted in each phase, in the order of the phases of a conversion.
 UNITS = {
     "listing": "inputs",
-    "planning": "inputs",
     "hashing": "inputs",
+    "planning": "inputs",
     "writing": "images",
     "moving": "files",
     "committing": "shards",
@@ -56,7 +56,7 @@ class _Display:
 
     def begin(self, phase: str, total: int | None) -> None:
         with self._lock:
-            if phase == "planning" and self._phase == "listing":
+            if total is None and phase == "planning" and self._phase == "listing":
                 total = self._count or None  # what was listed is planned
             self.end()
             self._phase, self._total, self._start_time = phase, total, time.monotonic()
@@ -266,12 +266,9 @@ def counters(pipeline: Any) -> dict[str, int]:
 
 def _show(display: _Display, counts: dict[str, int]) -> None:
     """Shows the last phase in which a job has counted something."""
-    num_listed, num_rejected = counts.get("listing", 0), counts.get("rejected", 0)
-    if num_verified := counts.get("verifying", 0):
-        display.reach("verifying", num_verified, None)
-    elif num_written := counts.get("records", 0) + num_rejected:
-        display.reach("writing", num_written, num_listed, counts.get("bytes_written", 0), num_rejected)
-    elif num_planned := counts.get("planning", 0):
-        display.reach("planning", num_planned, num_listed)
-    else:
-        display.reach("listing", num_listed, None)
+    num_rejected = counts.get("rejected", 0)
+    counts = counts | {"writing": counts.get("records", 0) + num_rejected}
+    phase = max((phase for phase in UNITS if counts.get(phase)), key=list(UNITS).index, default="listing")
+    total = counts.get("listing") if phase in ("planning", "writing") else None
+    more = (counts.get("bytes_written", 0), num_rejected) if phase == "writing" else ()
+    display.reach(phase, counts.get(phase, 0), total, *more)

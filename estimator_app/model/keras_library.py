@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from typing import Any
 
 _VARIABLE = "KERAS_BACKEND"
-_BACKENDS = {"tpu_estimator": "tensorflow", "tf_distribute": "tensorflow", "jax": "jax"}  # by trainer
+_BACKENDS = {"jax": "jax"}  # of trainers that do not compute with TensorFlow
 _unused: tuple[str, ...] = ()  # packages that Keras on JAX is imported without
 
 
 def backend_of(trainer: str) -> str:
     """Returns the name of Keras' backend for a trainer, by the trainer's name."""
-    return _BACKENDS[trainer]
+    return _BACKENDS.get(trainer, "tensorflow")
 
 
 def uses_tensorflow(trainer: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -261,6 +262,44 @@ class Untold:
 
     def metrics(self) -> None:
         raise NotImplementedError
+
+
+class Told(Untold):
+    """A pipeline on an engine that tells its counters."""
+
+    def __init__(self, **counts: int) -> None:
+        self.counts = counts
+
+    def metrics(self) -> Any:
+        results = [
+            SimpleNamespace(key=SimpleNamespace(metric=SimpleNamespace(name=name)), committed=count, attempted=0)
+            for name, count in self.counts.items()
+        ]
+        return SimpleNamespace(query=lambda _: {"counters": results})
+
+
+@pytest.mark.parametrize(
+    ("counts", "line"),
+    [
+        ({"listing": 7}, "listing: 7 inputs, "),
+        ({"listing": 7, "hashing": 5}, "hashing: 5 inputs, "),
+        ({"listing": 7, "hashing": 7, "planning": 4}, "planning: 4 of 7 inputs, "),
+        (
+            {"listing": 7, "planning": 7, "records": 2, "rejected": 1, "bytes_written": 10**7},
+            "writing: 3 of 7 images, ",
+        ),
+        ({"listing": 7, "planning": 7, "records": 6, "rejected": 1, "committing": 2}, "committing: 2 shards, "),
+        ({"verifying": 3}, "verifying: 3 shards, "),
+    ],
+)
+def test_of_a_job_the_last_phase_that_has_begun_is_shown(counts, line, capsys, monkeypatch):
+    monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
+    monkeypatch.setattr(phases, "_ASK_SECONDS", 0.001)
+    pipeline = Told(**counts)
+    pipeline.result = pipeline
+    with phases.progress(), phases.job_progress() as watch:
+        watch(pipeline)
+        assert line in err_with(capsys, line)
 
 
 def test_of_an_engine_that_tells_no_counters_the_state_of_the_job_is_shown(capsys, monkeypatch):

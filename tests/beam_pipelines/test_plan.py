@@ -10,6 +10,7 @@ import json
 import pickle
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -196,7 +197,7 @@ def test_splits_of_a_batch_are_those_that_each_row_has_alone():
 
 
 def test_shares_that_add_up_to_slightly_less_than_1_leave_no_row_without_a_split():
-    opts = SimpleNamespace(seed=0, splits=(("train", 0.3), ("validation", 0.3)))
+    opts: Any = SimpleNamespace(seed=0, splits=(("train", 0.3), ("validation", 0.3)))
     assert row_splits(Batch.from_rows(rows(90)), opts) == [choose_split(row, opts) for row in rows(90)]
 
 

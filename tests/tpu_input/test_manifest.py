@@ -31,7 +31,7 @@ def shard(split: str, index: int, num_shards: int, num_examples: int, num_bytes:
 
 
 # A manifest as the conversion writes it, with every number that may be the smallest or largest allowed.
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "format_version": 1,
     "classes": ["a", "été"],
     "first_label": 1,
