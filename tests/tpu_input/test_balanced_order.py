@@ -18,7 +18,7 @@ from tpu_input.pipeline import order as order_module
 from tpu_input.pipeline.caching import cache_bytes
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
-from tpu_input.pipeline.order import BalancedOrder
+from tpu_input.pipeline.order import BalancedOrder, Order, turns
 
 # Records of each class: one class with a single record, one without any, one of each size between.
 COUNTS = (40, 1, 0, 7, 100, 2)
@@ -53,6 +53,16 @@ def test_the_order_is_turns_of_classes_and_rounds_of_their_records(lanes):
     assert order(lanes).batches(0, steps).ravel().tolist() == stream(LABELS, 3, steps * lanes)
     far = order(lanes).batches(steps - 2, 2).ravel().tolist()
     assert far == stream(LABELS, 3, steps * lanes)[(steps - 2) * lanes :]
+
+
+def test_an_epoch_begins_as_many_turns_as_its_positions_need(tmp_path):
+    manifest = write_numbered(tmp_path, [len(LABELS)], labels=LABELS)  # 150 records of 5 classes that have some
+    assert [turns(manifest, "train", sampling) for sampling in ("equal", "balanced")] == [1, 30]
+    more = write_numbered(tmp_path / "more", [151], labels=[*LABELS, 0])
+    assert turns(more, "train", "balanced") == 31
+    assert turns(write_numbered(tmp_path / "few", [3], labels=[0, 0, 0]), "train", "balanced") == 3
+    balanced = Order.of(manifest, "train", 8, seed=3, most=17, sampling="balanced")
+    assert balanced.batches(0, 9).tolist() == order(8).batches(0, 9).tolist()
 
 
 @pytest.mark.parametrize("lanes", [1, 24])
