@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -178,6 +179,11 @@ def test_metrics_are_written_by_class_name_and_come_back():
         name: value for name, value in FIELDS.items() if name != "confusion"
     }
     assert Metrics.from_fields(FIELDS) == METRICS
+    assert fields.keys().isdisjoint({"f1", "average_precision"})  # which are of several labels
+    several = dataclasses.replace(METRICS, f1=(0.5, None, 1.0), average_precision=(0.25, None, 1.0))
+    stored = json.loads(json.dumps(several.to_fields(("ant", "bee", "cat"))))
+    assert stored["f1"] == {"ant": 0.5, "bee": None, "cat": 1.0}
+    assert Metrics.from_fields(stored) == several
     assert Metrics(1, "test", 0, 0.0, 0.0).to_fields(("ant", "bee"))["recall"] == {}
 
 

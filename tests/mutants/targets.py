@@ -17,6 +17,7 @@ class Target(NamedTuple):
     only: tuple[str, ...] = ()
 
 
+_SEVERAL_LABELS = "estimator_app/test_several_labels_training.py"
 TARGETS = {
     "tpu_input.dataset_format.records": Target(("tpu_input/test_records.py",)),
     "tpu_input.dataset_format.manifest": Target(("tpu_input/test_manifest.py",)),
@@ -59,9 +60,17 @@ TARGETS = {
     "tpu_input.without_tensorflow.windows": Target(
         ("tpu_input/test_without_tensorflow.py", "-k", "windows or centre"),
     ),
-    "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
+    "estimator_app.model.losses": Target(
+        ("estimator_app/test_losses.py", f"{_SEVERAL_LABELS}::test_the_loss_is_the_mean_over_the_classes")
+    ),
     "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),
-    "estimator_app.model.tensorflow_metrics": Target(("estimator_app/test_metrics.py",)),
+    "estimator_app.model.tensorflow_metrics": Target(
+        (
+            "estimator_app/test_metrics.py",
+            f"{_SEVERAL_LABELS}::test_metrics_are_those_of_scikit_learn_over_any_batches",
+            f"{_SEVERAL_LABELS}::test_average_precision_of_one_example_and_of_none",
+        )
+    ),
     "estimator_app.model.optimizers": Target(("estimator_app/test_optimizers.py",)),
     "estimator_app.model.schedule": Target(("estimator_app/test_schedule.py", "-k", "not begins_with_the_numbers")),
 }

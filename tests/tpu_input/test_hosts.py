@@ -10,7 +10,7 @@ import pytest
 from support.training_input import Context
 from tpu_input.dataset_format.records import Manifest, Shard, Split
 from tpu_input.datasets import eval_steps
-from tpu_input.pipeline.hosts import Host, check_params, own_share
+from tpu_input.pipeline.hosts import Host, check_params, check_steps, own_share
 
 IMAGENET_TRAIN, IMAGENET_VALIDATION = 1_281_167, 50_000
 
@@ -88,6 +88,19 @@ def test_a_host_keeps_its_number():
 def test_a_number_that_no_host_has_is_refused(index, num_hosts):
     with pytest.raises(ValueError, match=f"at least 0 and below num_hosts {num_hosts}, got {index}"):
         Host(index, num_hosts)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (0, 1), (5, 6), (9, None)])
+def test_an_input_trains_at_least_one_step(start, end):
+    check_steps(start, end)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, None), (-1, 5), (0, 0), (5, 5), (5, 4)])
+def test_steps_that_are_none_are_refused(start, end):
+    with pytest.raises(
+        ValueError, match=rf"start_step must be at least 0 and end_step after it, got {start} and {end}"
+    ):
+        check_steps(start, end)
 
 
 def test_a_batch_has_at_least_one_example():
