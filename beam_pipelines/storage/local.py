@@ -277,7 +277,3 @@ def _sync_folder(folder: str) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _raise(error: OSError) -> None:
-    raise error

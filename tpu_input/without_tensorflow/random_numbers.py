@@ -33,12 +33,11 @@ def philox(counters: Words, keys: Words) -> Words:
     """
     # The two products of a round are of words 0 and 2, and go with words 1 and 3.
     even, odd = counters[0::2], counters[1::2]
-    for number in range(_ROUNDS):
+    for _ in range(_ROUNDS):
         product = even * _MULTIPLIERS
         even = (product[::-1] >> _HALF) ^ odd ^ keys
         odd = product[::-1] & _LOW
-        if number < _ROUNDS - 1:
-            keys = (keys + _WEYL) & _LOW
+        keys = (keys + _WEYL) & _LOW
     return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
@@ -59,16 +58,6 @@ def uniform(seeds: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float32]
     bits = _blocks(seeds, -(-count // 4))[:, :count].astype(np.uint32)
     # The lower 23 bits are the fraction of a float32 in [1, 2).
     return ((bits & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000)).view(np.float32) - np.float32(1)
-
-
-def integers(seeds: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-    """Returns [N] integers in [0, limit): a number is tf.random.stateless_uniform([], seed, 0, limit, tf.int32).
-
-    Args:
-      seeds: [N, 2].
-      limit: Above 0 and below 2^31.
-    """
-    return (_blocks(seeds, 1)[:, 0] % np.uint64(limit)).astype(np.int64)
 
 
 def fold_in(seeds: npt.NDArray[np.int64], data: int) -> npt.NDArray[np.int64]:
