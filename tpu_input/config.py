@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tpu_input.command_line.dataclass_options import Flag, check_choice, check_types, from_fields
 from tpu_input.dataset_format.manifest import Manifest, Split
@@ -16,6 +16,7 @@ Cache = Literal["records", "decoded"]
 Sampling = Literal["equal", "balanced"]
 ResizeMode = Literal["crop", "pad", "squash"]
 OnCorrupt = Literal["error", "skip"]
+LAYOUTS = tuple(layout for layout in get_args(Layout) if layout != "auto")
 
 
 MOST_BLOCK_RECORDS = 17  # in a block of the order of training; pipeline/order.py says why

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import get_args
 
 import pytest
 
@@ -12,9 +11,8 @@ from estimator_app.preflight.compile import check_compile, check_jax_step
 from estimator_app.preflight.compiler import JaxStep, Program, Source
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN
 from estimator_app.runtime.topologies import find_topology
-from tpu_input.config import Layout
+from tpu_input.config import LAYOUTS
 
-LAYOUTS = [layout for layout in get_args(Layout) if layout != "auto"]
 MEMORY = {"argument": 10, "output": 0, "alias": 0, "temp": 0, "generated_code": 0}
 SIZES = {"N": 16, "H": 32, "W": 32, "C": 3}
 
