@@ -136,6 +136,13 @@ def test_numbers_of_a_seed_are_tensorflow_s():
         np.testing.assert_array_equal(random_numbers.uniform(seeds[:: 40 // count + 1], count), expected)
 
 
+@pytest.mark.parametrize("limit", [1, 7, 2**31 - 1])
+def test_integers_of_a_seed_are_tensorflow_s(limit):
+    seeds = some_seeds(100)
+    expected = [tf.random.stateless_uniform([], seed, 0, limit, tf.int32).numpy() for seed in seeds]
+    np.testing.assert_array_equal(random_numbers.integers(seeds, limit), expected)
+
+
 def test_the_seed_of_a_purpose_is_tensorflow_s():
     seeds = some_seeds(100)
     for purpose in ("window", "flip"):

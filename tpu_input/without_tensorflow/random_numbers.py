@@ -60,6 +60,16 @@ def uniform(seeds: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float32]
     return ((bits & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000)).view(np.float32) - np.float32(1)
 
 
+def integers(seeds: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+    """Returns [N] integers in [0, limit): a number is tf.random.stateless_uniform([], seed, 0, limit, tf.int32).
+
+    Args:
+      seeds: [N, 2].
+      limit: Above 0 and below 2^31.
+    """
+    return (_blocks(seeds, 1)[:, 0] % np.uint64(limit)).astype(np.int64)
+
+
 def fold_in(seeds: npt.NDArray[np.int64], data: int) -> npt.NDArray[np.int64]:
     """Returns [N, 2] seeds: of each, tf.random.experimental.stateless_fold_in(seed, data), whose data are int64.
 
