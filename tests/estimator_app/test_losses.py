@@ -26,6 +26,23 @@ def test_smoothed_cross_entropy_is_that_of_keras(smoothing):
         np.testing.assert_allclose(cross_entropy(tf.constant(LOGITS), tf.constant(LABELS)), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("class_weights", [(), (1.0, 0.0, 3.0, 0.5, 2.0)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_mixed_image_is_that_of_its_classes_by_their_shares(smoothing, class_weights):
+    other, share = LABELS[::-1].copy(), np.linspace(0, 1, 8, dtype=np.float32)
+    shares = share[:, None] * np.eye(5, dtype=np.float32)[LABELS] + (1 - share)[:, None] * np.eye(5, dtype="f")[other]
+    losses = [cross_entropy(tf.constant(LOGITS), tf.constant(x), smoothing, class_weights) for x in (LABELS, other)]
+    expected = share * losses[0] + (1 - share) * losses[1]
+    mixed = cross_entropy(tf.constant(LOGITS), tf.constant(shares), smoothing, class_weights, mixed=True)
+    np.testing.assert_allclose(mixed, expected, rtol=1e-5)
+
+
+def test_an_example_of_a_class_counts_as_much_as_the_weight_of_the_class():
+    equal = cross_entropy(tf.constant(LOGITS), tf.constant(LABELS), 0.1)
+    weighted = cross_entropy(tf.constant(LOGITS), tf.constant(LABELS), 0.1, (1.0, 0.0, 3.0, 0.5, 2.0))
+    np.testing.assert_allclose(weighted, equal * np.array([1, 0, 3, 0.5, 2, 1, 0, 3], "f"), rtol=1e-5)
+
+
 def test_padding_counts_for_nothing_and_nothing_but_padding_is_zero():
     losses = tf.constant([1.0, 2.0, 1e9])
     assert weighted_mean(losses, tf.constant([1.0, 1.0, 0.0])).numpy() == 1.5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.optimizers import make_optimizer
+from estimator_app.model.optimizers import averaging, clip, make_optimizer
 from estimator_app.model.schedule import RECIPES
 
 v1 = tf.compat.v1
@@ -57,8 +57,24 @@ EXPECTED = {"momentum": momentum, "lars": lars, "adamw": adamw}
 
 
 def check(name, kernel, bias):
-    np.testing.assert_allclose(kernel, EXPECTED[name](KERNEL, [pair[0] for pair in GRADIENTS], DECAY), rtol=2e-5)
+    expected = EXPECTED[name](KERNEL, [pair[0] for pair in GRADIENTS], DECAY)
+    np.testing.assert_allclose(kernel, expected, rtol=2e-5)
+    # The steps of LARS are small beside the kernel, and what decays is small beside them.
+    np.testing.assert_allclose(kernel - KERNEL, expected - KERNEL, rtol=1e-3, atol=5e-7)
     np.testing.assert_allclose(bias, EXPECTED[name](BIAS, [pair[1] for pair in GRADIENTS], 0), rtol=2e-5)
+
+
+@pytest.mark.parametrize(("norm", "factor"), [(5.0, 0.5), (10.0, 1.0), (20.0, 1.0)])
+def test_gradients_are_scaled_by_one_factor_so_that_their_sum_over_replicas_has_the_norm(norm, factor):
+    parts = [tf.constant([3.0, 0.0]), None, tf.constant([[0.0, 4.0]])]  # of one of two replicas: 6 and 8 in both
+    scaled = clip(parts, [tf.Variable(0.0)] * 3, norm, lambda part: 2 * part)
+    assert scaled[1] is None
+    assert [part.numpy().tolist() for part in (scaled[0], scaled[2])] == [[3 * factor, 0], [[0, 4 * factor]]]
+
+
+@pytest.mark.parametrize(("step", "share"), [(0, 0.1), (8, 0.5), (80, 0.9), (10**6, 0.99)])
+def test_a_moving_average_forgets_the_initial_weights(step, share):
+    assert averaging(0.99, tf.constant(step, tf.int64)).numpy() == pytest.approx(share)
 
 
 @pytest.mark.parametrize("name", RECIPES)
