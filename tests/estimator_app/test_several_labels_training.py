@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.metrics import average_precision_score, f1_score
+from sklearn.metrics import average_precision_score, f1_score, recall_score
 
 import tpu_input
 from beam_pipelines.__main__ import main
@@ -68,6 +68,9 @@ def test_metrics_are_those_of_scikit_learn_over_any_batches(num_classes, count):
     f1 = [f1_score(truth[:, column], scores[:, column] >= 0) for column in range(num_classes - 1)]
     np.testing.assert_allclose(actual["f1"], [*f1, np.nan], rtol=1e-12)
     np.testing.assert_allclose(actual["mean_f1"], np.mean(f1), rtol=1e-12)
+    recall = [recall_score(truth[:, column], scores[:, column] >= 0) for column in range(num_classes - 1)]
+    np.testing.assert_allclose(actual["recall"], [*recall, np.nan], rtol=1e-12)
+    np.testing.assert_allclose(actual["mean_recall"], np.mean(recall), rtol=1e-12)
     np.testing.assert_allclose(actual["accuracy"], ((scores >= 0) == (truth > 0)).mean(), rtol=1e-12)
     np.testing.assert_allclose(actual["cross_entropy"], losses[:count].mean(), rtol=1e-5)
     assert actual["num_examples"] == count
