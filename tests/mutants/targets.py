@@ -53,6 +53,7 @@ TARGETS = {
     "tpu_input.pipeline.images": Target(
         (
             *("tpu_input/test_windows.py", "-k", "not published_distribution"),
+            "tpu_input/test_without_tensorflow.py::test_windows_and_flips_of_a_seed_are_tensorflow_s",
             "tpu_input/test_scaled_decode.py::test_a_window_that_the_ratio_divides_does_not_move_at_all",
             "tpu_input/test_scaled_decode.py::test_no_window_becomes_smaller_than_the_image_it_is_resized_to",
         ),
