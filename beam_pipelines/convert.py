@@ -56,10 +56,9 @@ class Converted(NamedTuple):
     Attributes:
       manifest: Manifest of the dataset.
       is_new: Whether this call had anything to write; False if the dataset was complete before.
-      num_resumed: Number of shards that an earlier run of the same conversion had written, which was interrupted; None
-        if the engine does not tell.
-      num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed or
-        are gone, as prune is not set; None if the engine does not tell.
+      num_resumed: Number of shards that an earlier, interrupted run had written; None if the engine does not report it.
+      num_outdated: Without prune, number of images of the extended dataset that stay although their inputs have
+        changed or are gone; None if the engine does not report it.
     """
 
     manifest: Manifest

@@ -6,7 +6,7 @@ output    estimates the number of shards
 work      estimates the time
 memory    estimates the memory of a process
 
-On this machine, that is all. On Dataflow, these come before all steps except the submission of the job:
+On this machine, that is all. For Dataflow, these are checked too, and the job is not submitted:
 
 bucket    writes and deletes a small file
 job       builds the graph with the Dataflow runner, and measures the size of the request

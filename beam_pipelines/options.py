@@ -292,8 +292,8 @@ class ConvertOptions:
     """Options of one conversion.
 
     Attributes:
-      sources: Inputs; if there are several, each needs a split or a name of its own. None for a dataset of the images
-        that a pipeline makes (transforms.WriteDataset).
+      sources: Inputs; if there are several, each needs a split or a name of its own. () for the images that a pipeline
+        makes (transforms.WriteDataset).
       output: Folder or URI of the dataset to write. It may be one that this conversion has begun or completed.
       splits: Share of each split, to which images are assigned by a hash of their group or key; for inputs that do not
         name their split.

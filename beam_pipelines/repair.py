@@ -123,7 +123,7 @@ def _remove_working_files(manifest: Manifest) -> None:
 
 
 def remove_leftovers(manifest: Manifest) -> None:
-    """Removes the lock and the working files of a killed repair, unless a command holds the lock or they cannot be."""
+    """Removes the lock and working files of a killed repair, unless a command holds the lock; ignores errors."""
     folder = _folder(manifest)
     leftovers = [path for path in working_folder.working_files(manifest.path) if _is_of_repair(path, folder)]
     if leftovers:

@@ -138,7 +138,7 @@ class WrittenDataset(NamedTuple):
 
 
 for _type in (InputFile, LabelledImage, RejectedInput, WrittenDataset):
-    # Beam takes the types of a schema's fields from here, and understands no names of types, as __future__ leaves.
+    # Beam reads a schema's field types here, and cannot resolve the strings that __future__.annotations leaves.
     _type.__annotations__ = get_type_hints(_type)
     registry.register_coder(_type, RowCoder)
 

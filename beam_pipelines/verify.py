@@ -57,8 +57,8 @@ class Findings:
       manifest: Manifest of the dataset.
       problems: One line per problem; empty if there are none.
       damaged: Names of the shards with a problem in the shard or its index.
-      lengths_damaged: Whether lengths.parquet is damaged or missing. It is missing in datasets of earlier builds, too:
-        nothing tells these from others, training is slow to start without it, and a repair writes it from the index.
+      lengths_damaged: Whether lengths.parquet is damaged or missing. Intact datasets of earlier builds lack it too, but
+        cannot be told apart. Without it, training starts slowly; a repair writes it from the index.
     """
 
     manifest: Manifest

@@ -77,7 +77,7 @@ def check(arguments: argparse.Namespace) -> None:
 def trainer_of(arguments: argparse.Namespace) -> TrainerName:
     """Returns the trainer whose framework a command needs for its run or export; imports no framework.
 
-    What cannot be found or read has the default trainer: the command says what is wrong with it.
+    Returns the default trainer if the run or export is unreadable; the command reports why.
     """
     from estimator_app.config import default_trainer
     from estimator_app.model_dir.exports import STABLEHLO_NAME, program_name

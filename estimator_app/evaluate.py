@@ -116,7 +116,7 @@ def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str
     if cluster is None:  # a TPU's hosts use their own memory, not this machine's
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
     trainer = find_trainer(config.trainer)
-    # Both trainers write an event file per evaluation. In the model_dir, it would appear in TensorBoard's curves.
+    # All trainers write an event file per evaluation. In the model_dir, it would appear in TensorBoard's curves.
     with tempfile.TemporaryDirectory() as scratch:
         return trainer.evaluate(trainer.make(config, scratch, cluster), manifest, config, checkpoint=checkpoint)
 

@@ -257,7 +257,7 @@ def _keep(run: Run, kind: str, metrics: Metrics, checkpoint: str | None = None) 
 def _draw(run: Run) -> list[str]:
     """Draws the curves and the confusion matrix, and returns the paths of the pictures."""
     finished = read_finished(run.model_dir)
-    assert finished  # _evaluate_and_keep has just written it
+    assert finished  # evaluate_and_keep() has written it
     return write_pictures(run.model_dir, run.config, run.evaluations(), finished.metrics)
 
 

@@ -3,7 +3,7 @@
     step 0 ──train──▶ 400 ──evaluate──▶ 400 ──train──▶ 800 ──evaluate──▶ … ──▶ train_steps ──export──▶ metrics.json
                                └─ best so far: export ─ history.csv
 
-Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint and resumes the input
+Training, by one of the trainers (trainers/registry.py), loads the last checkpoint and resumes the input
 pipeline at its step, so that a run that was stopped anywhere and restarted gives the same result as an uninterrupted
 one. The next action depends only on the last checkpoint and history.csv.
 

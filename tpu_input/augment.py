@@ -193,8 +193,8 @@ def mixup(
     """Returns (images, labels) mixed with the same batch in reverse order, and the mixed weight if weight is given.
 
     To be called in a model_fn, after from_infeed(). Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization". One
-    mixing share is drawn per batch, as in the authors' code. With the weights, the sum of weight × cross-entropy equals
-    of the unmixed labels, each weighted by its share: an example of weight 0 contributes to no label.
+    mixing share is drawn per batch, as in the authors' code. With `weight`, the returned weight × cross-entropy is
+    the sum for both unmixed labels by share × weight: an example of weight 0 contributes to no label.
 
     Args:
       images: [N, H, W, C], floating point.

@@ -79,9 +79,9 @@ class InputConfig:
         epoch.
       augment: Augmentation of training's crops after the flip: "rand_augment:LAYERS,MAGNITUDE" or
         "color_jitter:BRIGHTNESS,CONTRAST,SATURATION", or either name alone for the strengths of tpu_input.augment;
-        "auto", AutoAugment's policy for ImageNet; "none", the same as None; or a function (image, seed) -> image. Its
-        image is [image_size, image_size, 3] of `dtype` in [0, 255], and the result must be the same. The seed is [2]
-        int64, different for every crop and used for nothing else. Both are tensors, or NumPy arrays in a TrainSource.
+        "auto", AutoAugment's policy for ImageNet; "none", the same as None; or a function (image, seed) -> image. The
+        image is [image_size, image_size, 3] of `dtype` in [0, 255]; the result must have the same shape and dtype. The
+        seed is [2] int64, unique to the crop and to this use. Both are tensors, or NumPy arrays in a TrainSource.
       echo: Number of crops that training takes of each decoded image; they are in consecutive steps (data echoing,
         Choi et al. 2019, "Faster Neural Network Training with Data Echoing").
       cache: What training keeps in memory: None, "records", or "decoded" for complete images; crops are never cached.

@@ -3,9 +3,9 @@
     n ──order──▶ number of the record ──RecordSource──▶ decode, crop, resize, flip ──▶ {"image", "weight", "label"}
 
 A source has a length and returns an example for a number, which is all that grain's MapDataset and PyTorch's DataLoader
-ask for. Example n of a TrainSource is that which make_train_input_fn gives at place n % batch_size of step
-start_step + n // batch_size: the same record, window and flip. So it must be read in order and batched by batch_size,
-and is shuffled already.
+ask for. Example n of a TrainSource is the one that make_train_input_fn gives at place n % batch_size of step
+start_step + n // batch_size: the same record, window and flip. It is already shuffled: read it in order, in batches of
+batch_size.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Example = dict[str, Any]
 
 _ENDLESS = 2**62  # examples; a length must be below sys.maxsize
 _PLANNED = 256  # examples whose numbers and draws are computed together: 6 µs for each; alone it would take 0.5 ms
-# Threads that read ahead are at a plan each, as grain's, which read whole batches: fewer plans would be computed again
-# for each example. A plan has 50 KB.
+# Each thread that reads batches ahead, as grain's do, uses its own plan: with fewer plans in memory, each example
+# would recompute one. A plan has 50 KB.
 _LEAST_PLANS, _PLANS_PER_THREAD = 64, 2
 
 
 class _Plan(NamedTuple):
-    """What is computed of consecutive examples before they are read: lists, and the draws of windows and flips.
+    """Record numbers and random draws of consecutive examples, computed before the examples are read.
 
     Attributes:
       numbers: Of the records.
@@ -109,9 +109,9 @@ class TrainSource(_ExampleSource):
 
     An example is {"image": [image_size, image_size, 3] of config.dtype in [0, 255], "weight": float32, always 1,
     "label": int32 in [0, number of classes), or [classes] float32 with several labels per image}, and what
-    config.features names. Batches of batch_size consecutive examples equal make_train_input_fn's, bit for bit where
-    the decoders are built of the same libjpeg-turbo and NumPy resizes; if OpenCV is installed, it resizes, and pixels
-    differ by at most 1 before they are augmented.
+    config.features names. Batches of batch_size consecutive examples equal make_train_input_fn's, bit for bit if
+    both decoders use the same libjpeg-turbo and NumPy resizes the images. If OpenCV is installed, it resizes them,
+    and pixels differ by at most 1 before augmentation.
 
     Augmentations by name, and the functions of tpu_input.augment, are applied in NumPy, with the draws of
     make_train_input_fn and the same results for the same pixels; a function of the user's gets NumPy arrays. Options of
@@ -209,7 +209,7 @@ class TrainSource(_ExampleSource):
         return record, pixels
 
     def _augmented(self, image: npt.NDArray[Any], draws: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns an augmented image; of a user's function, what is drawn is its seed."""
+        """Returns an augmented image; for a user's function, `draws` is its seed."""
         if self._augmentation:
             return self._augmentation.apply(image, draws)
         assert callable(self._config.augment)

@@ -32,7 +32,7 @@ from tpu_input.without_tensorflow.augmentations import find_augmentation
 
 
 def visited_records(manifest: Manifest, split: str, order: Order, start_step: int, batch_size: int) -> tf.data.Dataset:
-    """Returns an endless dataset of (number, (path, number in the shard, serialized)); a worker gets a part.
+    """Returns an endless dataset of (number, serialized); each worker gets a part of it.
 
     "number" is epoch * records of the split + number of the record in the split. It does not depend on the worker, and
     so the crops do not either.

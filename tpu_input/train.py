@@ -130,7 +130,7 @@ def _order(manifest: Manifest, split: str, host: Host, config: InputConfig, batc
 def _plan_memory(
     manifest: Manifest, split: str, host: Host, config: InputConfig, batch_size: int, step: int, by_share: bool
 ) -> tuple[list[range], tf.data.Dataset]:
-    """Returns (numbers of the records that a host keeps in memory, their (number over all epochs, place) in order).
+    """Returns (ranges of the records that a host keeps, dataset of (number over all epochs, place) in order).
 
     Args:
       manifest: The dataset.
@@ -157,7 +157,7 @@ def _crops(
     dataset: tf.data.Dataset,
     fetch: Fetch | None = None,
 ) -> tf.data.Dataset:
-    """Returns ({"image", "weight"}, label) for each (number, what `fetch` returns the record of)."""
+    """Returns ({"image", "weight"}, label) for each (number, record, or its place for `fetch`)."""
     config = for_images_of(config, manifest.split(split))
 
     def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:

@@ -229,7 +229,7 @@ class Comparison(NamedTuple):
 
 
 def compare_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Comparison]:
-    """Returns what is seen of the images that the dataset has in some of its labeled inputs, by key."""
+    """Compares labeled inputs with the dataset's images of the same keys; returns results by key."""
     parent, comparisons = _read_parent(options.output, options.parent), dict[str, Comparison]()
     for row in rows:
         known_image = parent.images.get(row.key)

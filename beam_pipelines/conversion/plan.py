@@ -33,9 +33,9 @@ HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # their names are held in memory
 # By field of Plan: its name in plan.json, which a conversion of an earlier version may have written.
 _JSON_NAMES = {"pruned_keys": "left_out", "disjoint_splits": "strangers"}
-# Pixel statistics use all images of a split of up to this many, about this many of a larger split, and at least a
-# sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it. Where the others
-# are not decoded, it costs several times as much as to store it, so that there is no least share.
+# Pixel statistics use all images of a split up to this size; of a larger one, this many or a sixteenth, if that is
+# more. Measuring a 500 x 375 photograph costs half as much as checking and storing it. With check=header, the others
+# are not decoded, and measuring costs several times as much as storing, so there is no least share.
 _MEASURED = 1000
 _LEAST_MEASURED = {"decode": 1 / 16, "header": 0.0}
 
@@ -335,7 +335,7 @@ def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: Convert
 
 
 def _ordered(placed: Batch, options: ConvertOptions) -> tuple[Batch, dict[int, Row]]:
-    """Returns rows in the order of the examples; and those to be rejected as others have their keys, by their place."""
+    """Returns the rows in the order of the examples, and {place: rejected row} for rows with a repeated key."""
     positions = placed.columns["position"]
     order = np.argsort(positions, kind="stable")
     ordered, positions = placed.take(order.tolist()), positions[order]

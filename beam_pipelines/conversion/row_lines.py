@@ -99,8 +99,7 @@ def _values(lines: bytes) -> Any:
 def _checked(lines: list[bytes]) -> list[Any]:
     """Returns the values of each line; raises ValueError if one is not a row.
 
-    Together, as one array: lines that are checked one by one take four times as long. The message for a fault is that
-    of its line.
+    Parsed as one array, which is four times as fast; only if that fails is each line checked, for its error message.
     """
     joined = b"".join(lines)
     try:

@@ -373,7 +373,7 @@ def unfinished(output: str) -> set[WorkingFolder]:
 
 
 def files_in_transit(output: str) -> set[str]:
-    """Returns the paths that files may have which belong to no complete dataset for now, within the output.
+    """Returns the paths, within the output, of files that may temporarily belong to no complete dataset.
 
     These are files that an unfinished conversion has begun to move into place, and files of a replaced dataset that
     are being removed.

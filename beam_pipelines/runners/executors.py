@@ -247,7 +247,7 @@ class Threads(_Pool):
 
 
 def threads_or_inline(num_threads: int, units_per_worker: int = _IN_FLIGHT) -> Executor:
-    """Returns the executor of a worker of an engine, whose process has this number of threads for a shard."""
+    """Returns an executor that starts no processes: Inline for one thread, otherwise Threads."""
     return Inline(units_per_worker - 1) if num_threads == 1 else Threads(num_threads, units_per_worker)
 
 

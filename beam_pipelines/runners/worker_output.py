@@ -1,4 +1,4 @@
-"""What workers of an engine print that are threads of this process, where Beam starts them with the job (LOOPBACK).
+"""Filters what an engine's workers print if Beam runs them as threads of this process (LOOPBACK).
 
     worker's thread ──traceback──▶ stderr, log     a step's error: dropped, as the command ends with its message, or
                                                    says that the engine has run the step again

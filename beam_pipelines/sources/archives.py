@@ -7,7 +7,7 @@ over, as many bytes as a header claims. This module therefore never reads beyond
 headers, and treats a member that claims more bytes than the archive has as an error of the archive, because the members
 after it cannot be found.
 
-Of the bytes of members nothing is read, but where small members lie between the headers that one request reads.
+Only headers are read, besides labels (with_content) and small members between headers that one request reads.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _splits(manifest: Manifest) -> dict[str, tuple[str, int]]:
 
 
 def examples_of(manifest: Manifest) -> Iterator[tuple[str, Iterator[Loaded]]]:
-    """Yields (shard, its rows with the bytes of their images) of an export; a shard's rows are for before the next.
+    """Yields (shard, rows with their image bytes) of an export; consume the rows before taking the next shard.
 
     Raises:
       ValueError: A shard is damaged.

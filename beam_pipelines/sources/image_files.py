@@ -194,10 +194,9 @@ def _refuse_webdataset(archive: str, member: Member, options: ConvertOptions) ->
 def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Member]:
     """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
 
-    Files of macOS and Windows may be anywhere next to it, and files whose names are not an image's, such as a
-    README, above the class folders. Archives in it are yielded as they are, unless it depends on their files whether
-    there is such a folder. While all files lie in one folder, they are kept in a temporary file, so that headers are
-    read only once.
+    System files may lie anywhere, and files that are not images by name, such as a README, above the class folders.
+    Nested archives are yielded unopened, unless their files decide whether there is such a folder. While all files lie
+    in one folder, they are kept in a temporary file, so that headers are read only once.
     """
     is_known, top = False, None
     members = (

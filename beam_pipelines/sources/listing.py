@@ -37,7 +37,7 @@ def kind_of(source: Source) -> InputKind:
 
 
 def recognise(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
-    """Returns the options with what the sources do not say of themselves, but can only be, and lines that say so.
+    """Returns the options with the formats of sources that only their content shows, and lines that say so.
 
     Raises:
       ValueError: A source can be read in two ways; the message has both.

@@ -2,9 +2,9 @@
 
     Row ──add──▶ LabelSurvey of all rows ──read_labels──▶ Numbering ──name_classes──▶ Row with names of classes
 
-Names get their canonical form. Whether numbers are counted from 0 or from 1 is decided from all numbers of the input at
-once, as a wrong guess would give every image the label of its neighbor: 0 and not the number of names is from 0, the
-number of names and not 0 is from 1. Anything else is an error about the input, not about single images.
+Names get their canonical form. Whether numbers count from 0 or 1 is decided from all numbers of the input at once, as a
+wrong guess would give every image its neighbor's label. With N names, 0 without N means from 0, and N without 0 means
+from 1. Anything else is an error about the input, not about single images.
 """
 
 from __future__ import annotations

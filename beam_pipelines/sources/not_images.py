@@ -1,4 +1,4 @@
-"""Files that are not images: system files, hidden ones, and those whose names say so. One rule for all inputs of files.
+"""Files that are not images: system files, ignored ones, and those whose names say so. One rule for all file inputs.
 
 They are listed in rejected.jsonl with a reason of their own, named when the inputs are read, and do not count against
 --max_rejected. Everything else is read, whatever its name is.

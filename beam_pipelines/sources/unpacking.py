@@ -41,7 +41,7 @@ def inflates_too_much(num_bytes: int, packed_bytes: int, allowed: int | None = N
 
 
 class _Excess:
-    """Bytes of the files, by path, that one output has of files beyond _MOST_TIMES their size."""
+    """Decompressed bytes, by path, of files that exceed _MOST_TIMES their size, for one output."""
 
     def __init__(self) -> None:
         self._num_bytes: dict[str, int] = {}
@@ -59,10 +59,10 @@ _excess = collections.defaultdict[str, _Excess](_Excess)  # of this process, by 
 
 
 def limited(uri: str, output: str, write: Callable[[bytes], Any]) -> Callable[[bytes, int], None]:
-    """Returns a function (piece, bytes that it counts as at least) that writes what a file inflates to.
+    """Returns a function (piece, minimum of bytes to count for it) that writes what a file inflates to.
 
-    The function raises ValueError where that is more than inflates_too_much() allows. What any file may have is shared
-    by all files that this process unpacks for an output, as there may be a thousand small ones.
+    It raises ValueError for more than inflates_too_much() allows. All files that this process unpacks for an output
+    share the allowance _ALWAYS_ALLOWED, as there may be a thousand small files.
     """
     packed_bytes, num_bytes = storage.file_bytes(uri), 0
     excess = _excess[output]

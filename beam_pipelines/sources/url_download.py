@@ -2,9 +2,9 @@
 
     URL ──resolve, check, connect to the address that was checked──▶ request ──▶ headers ──▶ at most url_max_bytes
 
-A try takes url_timeout seconds at most, from the connection to the last byte, after the name is resolved: a watchdog
-shuts the socket of a server that sends a byte now and then, be it of headers or of the body. What may be otherwise
-later, as 503 or a connection that is reset, raises TryAgain; what is wrong with the URL or its content, Rejected.
+After the name is resolved, a try takes at most url_timeout seconds, from the connection to the last byte: a watchdog
+shuts the socket of a server that trickles headers or body. What may succeed later, such as a 503 or a reset connection,
+raises TryAgain; a fault of the URL or its content raises Rejected.
 
 Proxies that the environment names are not used: they would connect in our place, to addresses that we have not checked.
 Messages name neither query nor user info of a URL, nor what a server has sent.

@@ -6,8 +6,8 @@ threads share, and a small object is read with one request. A large object is re
 each.
 
 Failed requests are retried if the error may be temporary; all requests are idempotent. Uploads are atomic: an object
-appears under its name when its upload is complete. A large one is sent in pieces while it is written, the last of them
-when all is written: of a writer that is killed, or raises an error, before that, there is no object.
+appears under its name when its upload is complete. A large one is sent in pieces while it is written; a writer that is
+killed, or raises an error, before the end leaves no object behind.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from beam_pipelines.storage.pieces import Headers, in_pieces
 
 
 class Patience(NamedTuple):
-    """Limits of a request: seconds to connect, for each try with its whole answer, and in which it is tried again."""
+    """Limits of a request in seconds: to connect, for one try including its whole answer, and for all retries."""
 
     connect: float
     answer: float
@@ -110,7 +110,7 @@ def _below(path: str, root: str) -> str:
 def _is_folder(bucket: str, entry: Any) -> bool:
     """Returns whether what is listed is the empty object of a folder, whose name ends with a slash.
 
-    Consoles of stores make such objects, and obstore lists them without the slash. Only without it, they are not there.
+    Consoles of stores make such objects. obstore lists them without the slash, but does not find them by that name.
     """
     if entry["size"]:
         return False

@@ -25,8 +25,8 @@ from estimator_app.model.layer_names import folder_name, numbered
 Array = npt.NDArray[Any]
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
-# Arrays may take so many times the bytes of their file, and so many more: weights hardly compress, but a file of some
-# bytes can declare arrays of any size.
+# Arrays may take _MAX_RATIO times the bytes of their file plus _MORE_BYTES: weights hardly compress, but a tiny file
+# can declare arrays of any size.
 _MAX_RATIO, _MORE_BYTES = 100, 64 << 20
 _MAX_LAYERS = 10_000  # some kilobytes can describe millions; the largest networks of Keras have 1,000
 # Variables of a file or a checkpoint that belong to its optimizer, its averages or its trainer, not to the network.

@@ -1,7 +1,7 @@
 """Names of the layers and variables of a keras.Model that do not depend on the models made before in a process.
 
-A layer keeps the name that it was given; names that Keras has made, which count the layers of a process, are counted
-within the model instead: conv2d, conv2d_1, … A variable is called LAYER/KIND, such as conv2d_1/kernel.
+A layer keeps the name that the user gave it. Keras' own names, numbered per process, are renumbered per model:
+conv2d, conv2d_1, … A variable is called LAYER/KIND, such as conv2d_1/kernel.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     images [N, H, W, 3] float32, normalized ──network(images, num_classes, training)──▶ logits [N, num_classes]
 
 A network is made of Keras layers and models applied to `images`, a keras.Input, and passes `training` on to those that
-take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in both
+take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in all
 trainers.
 
 ResNet-18 to ResNet-101 v1.5 follow He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride

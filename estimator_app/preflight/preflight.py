@@ -38,7 +38,7 @@ def preflight(checks: TrainerChecks, compiler: Compiler | None, search: bool = F
 
 
 def _compile(checks: TrainerChecks, compiler: Compiler | None, search: bool) -> tuple[Part, Program | None]:
-    """Returns the findings about the compiled steps, and training's; None if that is not compiled."""
+    """Returns the findings about the compiled steps, and training's Program; None without one."""
     steps = dict(checks.steps())
     training = steps.pop("training", None)
     if training is None:

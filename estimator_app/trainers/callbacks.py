@@ -1,4 +1,4 @@
-"""What a user's program can do during training: the same calls from both trainers."""
+"""What a user's program can do during training: the same calls from all trainers."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class TimeLeft:
 
     Training consists of stretches, from one evaluation to the next. Time is measured after each step, on a TPU after
     each loop of steps. The first two measurements of a stretch are its beginning and not part of the pace: before the
-    first, the graph is built and compiled and the shuffle buffer filled; TPUEstimator's second step makes an executor
-    without the summaries of its first, and took 9 times as long as those after it (cnn, 32 px, 2 cores). The pace is
+    first, the graph is built and compiled, and the input starts; TPUEstimator's second step makes a new executor, as
+    only its first has summaries, and took 9 times as long as later steps (cnn, 32 px, 2 cores). The pace is
     the mean over all other measurements of all stretches. Between two stretches is an evaluation, with an export if it
     was the best. Until one has been measured, its time is estimated as the beginning of a stretch, which builds a
     graph too, plus a third of training's time per image. If all stretches have only two measurements, there is no
@@ -197,7 +197,7 @@ class Progress:
         self._losses += self.loss
         self._runs += 1
         self._last_end = time.time()
-        if self._runs == 1:  # includes the time to fill the shuffle buffer
+        if self._runs == 1:  # includes building and compiling the step
             self._first_end, self._first_step = self._last_end, self.step
         else:
             self._waited += max(0.0, ready - began)

@@ -3,7 +3,7 @@
     image_bytes ──tpu_input──▶ pixels ──network──▶ logits, probabilities ──▶ label ──classes.txt──▶ class
 
 It is written by tf.saved_model.save(), as objects with functions: converters to TFLite and ONNX take a single function
-of it, which must not drag in the decoders and the table of names. Of the graph that TPUEstimator exports they cannot.
+of it, without the decoders and the class names. They cannot do that with the graph that TPUEstimator exports.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ SPLIT_NAMES = {
 # Of folders only these, as dev/ and holdout/ may be classes, or folders of other things.
 SPLIT_FOLDERS = {name: split for name, split in SPLIT_NAMES.items() if not name.startswith(("dev", "hold", "held"))}
 
-# Of copies in several splits, the one in the first of these stays: what a model is tested with is often fixed, and
-# train can do without. Other names of splits are between test and validation.
+# If several splits have copies of an image, the split with the lowest rank keeps it: test sets are often fixed, and
+# train can do without. Other split names rank between test and validation.
 _RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
 
 # What a split is of, which may follow its name without a gap, as in trainset and testimages.

@@ -32,9 +32,9 @@ _SHARE = 0.8
 class Share:
     """Records that a host keeps in memory, of a split that H hosts divide among them.
 
-    Of n records, every host has n // H to itself. The other n % H are kept by every host, and are dealt in turn: the
-    next H of them go to one host each, epoch after epoch. All hosts together therefore take each record exactly once an
-    epoch, and after any number of epochs, two hosts have taken the same number of records, or one of them one more.
+    Of n records, every host has n // H to itself. Every host keeps the other n % H too; they are dealt round-robin,
+    from one epoch to the next. All hosts together therefore take each record exactly once per epoch, and after any
+    number of epochs, the numbers of records that two hosts have taken differ by at most one.
 
     Attributes:
       num_examples: Number of records in the split.
@@ -108,7 +108,7 @@ class ShareOrder:
         return epochs, numbers
 
     def _epoch_records(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns what Share.epoch_records() does of the numbers in the split."""
+        """Returns the numbers in the split that Share.epoch_records() returns."""
         last = self._last
         if last and last[0] == epoch:
             return last[1]

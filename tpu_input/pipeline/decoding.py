@@ -1,6 +1,6 @@
 """Decoding of serialized records into images and labels, and the handling of corrupt records.
 
-    (number, (path, number in the shard, serialized)) ──▶ parse ──▶ crop ──▶ ({"image", "weight"}, label)
+    (number, serialized) ──▶ parse ──▶ crop ──▶ ({"image", "weight"}, label)
 
 With on_corrupt="error", an image with the right magic bytes goes straight to the decoder. Any other image, and with
 "skip" every image, is decoded in a nested dataset, because in TensorFlow only a dataset can ignore the

@@ -3,9 +3,9 @@
     lane ▶ numbers of its next records (order.py) ▶ consecutive ones of a shard as a segment ▶ records
     all lanes of a host, a record of each in turn ▶ (number of the example, serialized)
 
-A lane goes through all epochs endlessly, so that nothing is to be opened or closed for all lanes where an epoch
-begins. Each segment begins at the byte offset of its block, so that a run begins at any step at once. Nothing is kept
-in memory but what each lane has read ahead.
+A lane goes through all epochs endlessly, so the lanes do not all open and close files when an epoch begins. Each
+segment begins at the byte offset of its block, so a run can begin at any step without delay. Only what each lane has
+read ahead is kept in memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STEPS_AT_ONCE = 512  # of a lane whose records are computed together, because e
 
 
 class Ends(NamedTuple):
-    """Where a lane begins and ends, to the byte: of long lanes, only the offsets of blocks are known in the graph.
+    """Exact bytes at which a lane begins and ends, as the graph knows only block offsets for long lanes.
 
     Attributes:
       first: epoch * records of the split + number, of the lane's first record; [] or [lanes] int64, as the others.

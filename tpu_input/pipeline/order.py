@@ -114,10 +114,10 @@ class Order:
         return np.asarray(numbers, np.int64).reshape(num_steps, self.lanes)
 
     def blocks(self, visits: Numbers, ops: ModuleType = np) -> tuple[Numbers, Numbers, Numbers]:
-        """Returns (epoch, number of its first record, number of its records) of visits.
+        """Returns (epoch, number of the block's first record, number of its records) for each visit.
 
-        Visit v is to block v % num_blocks of epoch v // num_blocks, in the order of the epoch. The records that
-        make no full block are the last one's.
+        Visit v is to block v % num_blocks of epoch v // num_blocks, in the order of the epoch. The last block
+        may be shorter.
 
         Args:
           visits: uint64, of any shape but a scalar.
@@ -155,8 +155,8 @@ class BalancedOrder(Order):
         position ──divided by the number of classes──▶ turn ──permuted classes──▶ class ──permuted records──▶ record
 
     In each turn every class has one position, in an order of its own. A class takes its records one after another, in a
-    new order whenever all of them have been taken. After any number of positions, two classes have therefore had
-    equally many of them, or one of them one more, and so have two records of a class. An epoch is still as many
+    new order whenever all of them have been taken. After any number of positions, the counts of two classes
+    therefore differ by at most one, as do the counts of two records of a class. An epoch is still as many
     positions as there are records. Consecutive positions are of different classes, and so from different places: a
     block is a single record.
 

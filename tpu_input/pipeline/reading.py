@@ -38,9 +38,9 @@ def no_autograph(function: _Function) -> _Function:
 def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset with the options of every one that leaves this package, so that frameworks leave it as it is.
 
-    Without autotuning, because all numbers of these pipelines are given: it reads the clock at every step of every
-    element; and AUTOTUNE stays at 16 or the number of cores (tensorflow/core/data/dataset_utils.h:
-    kAutotuneDefaultParallelism). Without auto-sharding, because a host's share is chosen by its examples:
+    Autotuning is off: it would read the clock at every step of every element, and the parallelism here is given.
+    AUTOTUNE stays at 16 or the number of cores (tensorflow/core/data/dataset_utils.h:
+    kAutotuneDefaultParallelism). Auto-sharding is off, because a host's share is chosen by its examples:
     tf.distribute, and Keras' fit() through it, would give each worker a part of that share again, by files or by
     elements, so that examples are lost and padding is counted.
     """

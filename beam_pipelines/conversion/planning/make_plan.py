@@ -3,8 +3,8 @@
     sources ──list──▶ Batch ──survey──▶ Layout ──label, split, size──▶ Batch ──survey──▶ Plan
                       kept packed                                      kept packed ──cut──▶ a file of rows per shard
 
-Where rows depend on all others, those before them are kept, packed, in some 60 bytes each: until all folders are known,
-until all splits are, and until the plan is.
+Steps that depend on all rows keep them packed, in some 60 bytes each, until all folders, all splits, or the plan are
+known.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _split(labelled: Batches, options: ConvertOptions, num_workers: int) -> Batc
         store = RowStore(batches)
         firsts = _look_alikes(store, options, num_workers)
         batches = (batch.map_rows(duplicates.group_by_look, firsts) for batch in store.drain())
-    if options.group_by:  # a folder of a split names the split of its images, so that groups are after it
+    if options.group_by:  # after labeling, because the folder of a split gives its images their split
         batches = _groups_together(batches)
     batches = _without_duplicates(batches, options, num_workers)
     if not split_choice.depends_on_others(options):
@@ -179,7 +179,7 @@ def _groups(parts: dict[int, list[bytes]]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _without_duplicates(batches: Batches, options: ConvertOptions, num_workers: int) -> Batches:
-    """Returns rows, with those rejected whose images are to occur once, and do already."""
+    """Returns the rows; those that --dedup leaves out are rejected."""
     if options.dedup == "none":
         return batches
     if options.dedup == "near":

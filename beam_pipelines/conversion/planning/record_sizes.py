@@ -35,10 +35,10 @@ _CLASSES = 1 << 16  # of sizes: more than there are
 
 
 class FirstRows:
-    """The first rows of some, in the order of the dataset; as many as a sample has.
+    """A sample of rows: the first of all added ones, in the order of the dataset.
 
     Attributes:
-      rows: These rows, and more that came last.
+      rows: The sample and the rows added since.
       last: Position of the last row that may still be one of the first.
     """
 

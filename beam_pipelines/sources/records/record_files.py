@@ -33,7 +33,7 @@ from tpu_input.dataset_format.split_names import split_named, split_of_path
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
 
 
-# A file of a number, and how many there are; of more than _MAX_NUMBERED, none is looked for.
+# NAME-NUMBER-of-COUNT; missing files are not looked for if COUNT is above _MAX_NUMBERED.
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D.*)?", re.DOTALL)
 _MAX_NUMBERED = 1_000_000
 _LOOKED_AT = 50  # entries of a folder, among which a file of records is looked for
@@ -62,7 +62,7 @@ class Records(InputKind):
 
 
 def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
-    """Returns a source that says of itself what it is: as records, if it can be nothing else, and a line that says so.
+    """Returns the source, with record="webdataset" if its content can be nothing else, and then a line that says so.
 
     A tar, or a folder with a tar, is WebDataset if an image in it is followed by its label, a file .cls.
 

@@ -4,8 +4,8 @@
     JAX in process 1 ──▶ 127.0.0.1 ──tunnel──▶ coordinator's address ──▶ 127.0.0.1: JAX's service, in process 0
 
 JAX aborts a process with a stack trace as soon as its connection to that service breaks. So its messages, such as which
-devices there are, take the way of ours. When process 0 is gone, the end of the tunnel at JAX stays open for the moments
-in which processes.py ends the process with one line.
+devices there are, are tunneled through our own port. When process 0 is gone, JAX's end of the tunnel stays open until
+processes.py has ended the process with one line.
 """
 
 from __future__ import annotations

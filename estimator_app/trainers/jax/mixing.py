@@ -24,9 +24,9 @@ def draw_mixing(config: TrainConfig, step: int) -> Mixing:
     """Returns the arguments of mixed() for a step; {} without --mixup and --cutmix.
 
     Returns:
-      "share", float32: of the own image and label of each example, the rest being of the batch in reverse order; and
-      "box", [4] float32: first and last row and column of the box that is taken from the other image. mixup's has
-      no pixels.
+      "share", float32: share of each example's own image and label; the rest is from the batch in reverse order; and
+      "box", [4] float32: top, bottom, left and right edge of the box that is taken from the other image; empty for
+      mixup.
     """
     if not (config.mixup or config.cutmix):
         return {}

@@ -200,7 +200,7 @@ class Group:
         self._lose(f"process {index} died; to resume from the last checkpoint, rerun the command of every process")
 
     def _may_end(self) -> bool:
-        """Returns whether the caller is the first that ends this process' part of the run, and says why."""
+        """Returns True only to the first caller, which alone may end this process' part of the run."""
         is_first = self._claim.acquire(blocking=False)
         self._ends.set()
         return is_first
