@@ -5,7 +5,7 @@ The operators are cosmic-ray's. Left out are mutants that no test can kill, and 
 - annotations, and blocks under `if TYPE_CHECKING:`, which are never evaluated
 - the messages of errors, `__repr__` and `__str__`, which are words
 - `is` instead of `==`, which does the same for CPython's small integers
-- `strict` of zip(), which no right program needs, and `frozen`, `repr` and `compare` of dataclasses
+- `strict` of zip(), which no right program needs
 - bitwise operators instead of arithmetic ones, and others for the `|` of dictionaries, which raise TypeError
 - what is no Python, as `+` instead of `**` in {**fields}
 """
@@ -90,16 +90,13 @@ def _names(node: ast.stmt) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
 
 
-_GUARDS = frozenset({"strict", "frozen", "repr", "compare"})  # against mistakes of programmers
-
-
 def _no_arithmetic(tree: ast.Module) -> Iterator[ast.stmt | ast.expr]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield node
         elif isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             yield node.annotation
-        elif isinstance(node, ast.keyword) and node.arg in _GUARDS:
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
             yield node.value
         elif isinstance(node, ast.FunctionDef):
             yield from [node] if node.name in ("__repr__", "__str__") else [node.returns] if node.returns else []

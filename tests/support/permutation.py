@@ -18,12 +18,12 @@ def permuted(number: int, size: int, key: int) -> int:
     height = next(side for side in itertools.count(1) if side * side >= size)
     width = -(-size // height)
     while True:
-        left, right = divmod(number, width)
+        row, column = divmod(number, width)
         for round_ in range(8):
             if round_ % 2 == 0:
-                left = (left + hashed((key + (round_ << 32) + right) % 2**64) % height) % height
+                row = (row + hashed((key + (round_ << 32) + column) % 2**64) % height) % height
             else:
-                right = (right + hashed((key + (round_ << 32) + left) % 2**64) % width) % width
-        number = left * width + right
+                column = (column + hashed((key + (round_ << 32) + row) % 2**64) % width) % width
+        number = row * width + column
         if number < size:
             return number

@@ -241,7 +241,7 @@ def epoch_key(seed: int, epoch: Numbers) -> Numbers:
 def permutation(numbers: Numbers, size: int, key: Numbers, ops: ModuleType) -> Numbers:
     """Returns the images of numbers below `size` under a permutation of these, which a key chooses.
 
-    A generalized Feistel network: a number is a pair (left, right), and in turn each is shifted by a hash of the other.
+    A generalized Feistel network: a number is a pair (row, column), and in turn each is shifted by a hash of the other.
     Pairs that stand for no number below `size` are permuted again, which is a permutation too. J. Black, P. Rogaway
     2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """
@@ -261,10 +261,10 @@ def _permuted_within(
     """Returns what permutation() does; size, height and width may differ for each number."""
 
     def two_rounds(number: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        left, right = numbers // width, numbers % width
-        left = (left + mix(key + number + right) % height) % height
-        right = (right + mix(key + number + _u(1 << 32) + left) % width) % width
-        return number + _u(2 << 32), left * width + right
+        row, column = numbers // width, numbers % width
+        row = (row + mix(key + number + column) % height) % height
+        column = (column + mix(key + number + _u(1 << 32) + row) % width) % width
+        return number + _u(2 << 32), row * width + column
 
     def permuted(numbers: Numbers, outside: Numbers) -> tuple[Numbers, Numbers]:
         end = _u(_ROUNDS << 32)

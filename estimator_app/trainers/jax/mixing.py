@@ -25,8 +25,8 @@ def draw_mixing(config: TrainConfig, step: int) -> Mixing:
 
     Returns:
       "share", float32: share of each example's own image and label; the rest is from the batch in reverse order; and
-      "box", [4] float32: top, bottom, left and right edge of the box that is taken from the other image; empty for
-      mixup.
+      "box", [4] float32: first row, end row, first column and end column, in pixels, of the box that is taken from the
+      other image; empty for mixup.
     """
     if not (config.mixup or config.cutmix):
         return {}
@@ -62,10 +62,11 @@ def mixed(images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_
     """
     if not mixing:
         return images, labels, weight
-    share, (top, bottom, left, right) = mixing["share"], mixing["box"]
-    has_box = bottom > top
+    share, (first_row, end_row, first_column, end_column) = mixing["share"], mixing["box"]
+    has_box = end_row > first_row
     rows, columns = (jnp.arange(size, dtype=jnp.float32) for size in images.shape[1:3])
-    inside = ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))[None, :]
+    in_rows, in_columns = (rows >= first_row) & (rows < end_row), (columns >= first_column) & (columns < end_column)
+    inside = in_rows[:, None] & in_columns[None, :]
     other = jnp.where(has_box, inside.astype(images.dtype), 1 - share)[None, :, :, None]
     targets = jax.nn.one_hot(labels, num_classes) if labels.ndim == 1 else labels
     first, second = share * weight, (1 - share) * weight[::-1]
