@@ -28,6 +28,10 @@ def area(width: "int | None" = None, side: int = SIDE) -> "int | None":
     return width * side
 
 
+def pairs(numbers: list[int]) -> list[tuple[int, ...]]:
+    return list(zip(numbers, numbers, strict=True))
+
+
 def other(number: int) -> int:
     return number + 1
 '''
@@ -41,6 +45,7 @@ def test_operators_and_numbers_are_changed_but_no_annotation_and_no_message(tmp_
     replaced = {f"return width {operator} side" for operator in ("+", "-", "/", "//", "%", "**")}
     assert changes == replaced | {"SIDE = 5", "SIDE = 3", "if  width:", "if not not width:"}
     assert all(ast.parse(mutant.source) for mutant in mutants(path))
+    assert not list(mutants(path, ("pairs",)))  # a `strict` guards against programmers
     assert "return number - 1" in "\n".join(mutant.diff for mutant in mutants(path))
     assert path.read_text() == SOURCE
 
