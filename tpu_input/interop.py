@@ -70,8 +70,8 @@ def load(
       start_step: Step at which training begins, to resume one; the examples of earlier steps are not read.
       static_batch: Whether evaluation fills its last batch, so that the shape of each batch is known, and all hosts
         have equally many.
-      normalize: Whether the image is float32, (image - mean) / std, on this host. uint8 images take
-        a quarter of the bytes and less work here; then use tpu_input.keras.Normalize or from_infeed() on the device.
+      normalize: Whether the image is float32, (image - mean) / std, on this host. uint8 images take a
+        quarter of the bytes and less work here; then use tpu_input.keras.Normalize or from_infeed() on the device.
       class_weight: What the weight of an example is multiplied by, for each number of a class; other classes keep 1.
         As in fit(), where Keras 3 refuses it for a dataset with weights. Padding keeps weight 0.
       host: Number of this host, from 0.

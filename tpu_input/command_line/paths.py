@@ -50,7 +50,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise Unclear(f"the path {path!a} is not UTF-8, as which datasets and runs store it; rename it") from None
+        raise Unclear(f"the path {path!a} is not UTF-8, but datasets and runs store it so; rename it") from None
     return path
 
 
