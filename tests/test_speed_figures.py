@@ -12,7 +12,7 @@ import pytest
 from beam_pipelines import dry_run
 from benchmarks import scale, tables
 from documentation import prose
-from support.pages import ROOT
+from support.pages import ROOT, unwrapped
 
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md") if path != BENCHMARKS)]
@@ -155,10 +155,10 @@ def test_scale_has_what_the_formulas_give():
 
 def test_comparisons_in_words_are_those_of_the_tables():
     speeds = {row["way"].partition(" (")[0]: number(row["images/s"]) for row in rows("conversion_peers")}
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = unwrapped("README.md")
     assert "which copies images without decoding them, takes about a quarter of the time" in text
     assert math.isclose(speeds["convert"] / speeds["webdataset ShardWriter"], 1 / 4, rel_tol=0.1)
-    tutorial = " ".join((ROOT / "docs/tutorials/imagenet.md").read_text().split())
+    tutorial = unwrapped("docs/tutorials/imagenet.md")
     assert "the conversion takes eighteen minutes" in tutorial
     (row,) = (row for row in rows("conversion_speed") if row["way"] == "convert")
     assert round((1_281_167 + 50_000) / number(row["images/s"]) / 60) == 18

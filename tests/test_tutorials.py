@@ -14,7 +14,7 @@ import pytest
 
 from documentation.photographs import CLASSES, write_photographs
 from support.app_fixtures import keras_warns
-from support.pages import ROOT, commands, ours, run_ours
+from support.pages import ROOT, commands, ours, run_ours, unwrapped
 
 SMALL = ["--image_size=16", "--train_batch_size=8", "--train_steps=2", "--steps_per_eval=2"]
 
@@ -52,7 +52,7 @@ def test_the_photographs_tutorial(tmp_path, monkeypatch, capsys):
     first, remove, *rest = commands("docs/tutorials/photographs.md")
     assert run_ours(first, {}) == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    page = " ".join((ROOT / "docs" / "tutorials" / "photographs.md").read_text().split())
+    page = unwrapped("docs/tutorials/photographs.md")
     assert " ".join(message.replace(f"{tmp_path}/", "").split()) in page
     rejected = (tmp_path / "photos_tfrecords" / "rejected.jsonl").read_text()
     assert '"reason": "truncated"' in rejected

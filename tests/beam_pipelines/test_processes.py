@@ -20,7 +20,7 @@ from beam_pipelines.verify import verify
 from support.conversion import after_planning, local, options
 from support.dying_owner import DyingOwner
 from support.folders import files
-from support.pages import ROOT
+from support.pages import unwrapped
 from tpu_input.command_line.cores import num_cores
 
 
@@ -47,7 +47,7 @@ def test_no_more_processes_than_are_asked_for_make_records(few_digits, tmp_path,
 @pytest.mark.parametrize("few", ["_FEW_IMAGES", "_FEW_BYTES"])
 def test_so_few_images_that_a_process_would_start_later_are_written_by_this_one(few_digits, tmp_path, monkeypatch, few):
     numbers = executors._FEW_IMAGES, executors._FEW_BYTES // 10**6
-    assert "Up to {:,} images of {} MB in total".format(*numbers) in (ROOT / "docs/conversion.md").read_text()
+    assert "Up to {:,} images of {} MB in total".format(*numbers) in unwrapped("docs/conversion.md")
     assert most_processes(few_digits, tmp_path / "a") == 0
     monkeypatch.setattr(executors, few, 30)  # of 36 images
     assert most_processes(few_digits, tmp_path / "b") == (min(num_cores(), 4) if num_cores() > 1 else 0)

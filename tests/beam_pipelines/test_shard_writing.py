@@ -22,7 +22,7 @@ from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners.executors import Inline
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
-from support.pages import ROOT
+from support.pages import unwrapped
 from tpu_input.dataset_format import index as index_format
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.records import decode, read_frames
@@ -131,7 +131,7 @@ def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_pat
         return index_format.read_columns(data, 10).drop_columns("uri"), groups
 
     phrase = f"in row groups of {index_format._GROUP_ROWS:,} rows"
-    assert phrase in (ROOT / "docs/reference/dataset.md").read_text()
+    assert phrase in unwrapped("docs/reference/dataset.md")
     table, groups = rows_of("whole")
     assert groups == [10]
     monkeypatch.setattr(index_format, "_GROUP_ROWS", 4)

@@ -12,6 +12,11 @@ from tpu_input.command_line.jpeg2tpu import COMMANDS, main
 ROOT = Path(__file__).parents[2]
 
 
+def unwrapped(page: str) -> str:
+    """Returns the text of a page with single spaces, for a phrase that may run over the end of a line."""
+    return " ".join((ROOT / page).read_text().split())
+
+
 def commands(page: str) -> list[list[str]]:
     """Returns every command of a page's blocks, indented or fenced, word by word, in their order, without a last &&."""
     text = re.sub(r"\\\n +", "", (ROOT / page).read_text())
