@@ -18,7 +18,7 @@ if __name__ == "__main__":
 warnings.simplefilter("ignore", FutureWarning)
 logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
 
-from beam_pipelines import path_checks  # noqa: E402
+from beam_pipelines import missing_inputs  # noqa: E402
 from beam_pipelines.conversion_flags import (  # noqa: E402
     add_conversion_flags,
     add_export_flags,
@@ -61,7 +61,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(flags: argparse.Namespace) -> int:
-    path_checks.check(flags)
+    missing_inputs.check(flags)
     from beam_pipelines import commands  # Beam takes a second to import
 
     return commands.run(flags)

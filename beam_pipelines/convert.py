@@ -151,8 +151,7 @@ def check_inputs(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     options, remarks = listing.recognise(options)
     for source in options.sources:
         listing.check_source(source, options, options.labels)
-        _check_apart(source.folder if source.is_pattern else source.path, options.output)
-    output_checks.check_output(options.output)
+    output_checks.check_output(options)
     return options, remarks + [line for source in options.sources for line in listing.remarks(source, options)]
 
 
@@ -265,11 +264,3 @@ def _write_and_commit(
     manifest = commit(options, plan, folder.receipts_of(plan))
     phases.end()
     return manifest, num_resumed
-
-
-def _check_apart(source: str, output: str) -> None:
-    source_path, output_path = storage.real(source).rstrip("/"), storage.real(output).rstrip("/")
-    if f"{output_path}/".startswith(f"{source_path}/") or f"{source_path}/".startswith(f"{output_path}/"):
-        raise ValueError(
-            f"input {source!r} and output {output!r} overlap: one contains the other; use separate folders"
-        )

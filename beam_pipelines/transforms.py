@@ -283,7 +283,7 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
             self._options = dataclasses.replace(output, sources=(), splits_required=False, **options)
         else:
             self._options = ConvertOptions((), output, **options)
-        output_checks.check_output(self._options.output)
+        output_checks.check_output(self._options)
 
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
         images, *rejected = inputs if isinstance(inputs, (tuple, list)) else (inputs,)

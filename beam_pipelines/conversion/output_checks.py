@@ -39,12 +39,15 @@ from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, re
 from tpu_input.dataset_format.split_names import split_named
 
 
-def check_output(output: str) -> None:
+def check_output(options: ConvertOptions) -> None:
     """Checks, before any input is listed, that the output has only files that a conversion may have written.
 
     Raises:
-      ValueError: It has others, or cannot be reached or written to.
+      ValueError: It has others, cannot be reached or written to, or an input is in it, or it in an input.
     """
+    output = options.output
+    for source in options.sources:
+        _check_apart(source.folder if source.is_pattern else source.path, output)
     storage.check_writable(output)
     storage.check(output)
     if not storage.is_uri(output) and os.path.exists(output) and not os.path.isdir(output):
@@ -56,6 +59,14 @@ def check_output(output: str) -> None:
             f"output {output!r} contains other files and no dataset: {_some(files)}; choose another output"
         )
     _refuse_foreign(output, foreign)
+
+
+def _check_apart(source: str, output: str) -> None:
+    source_path, output_path = storage.real(source).rstrip("/"), storage.real(output).rstrip("/")
+    if f"{output_path}/".startswith(f"{source_path}/") or f"{source_path}/".startswith(f"{output_path}/"):
+        raise ValueError(
+            f"input {source!r} and output {output!r} overlap: one contains the other; use separate folders"
+        )
 
 
 def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
