@@ -196,8 +196,8 @@ _EXPORT_EXAMPLES = (
     "gs://bucket/flowers --format=webdataset --output=gs://bucket/flowers_tars --split=train --shard_size=500MB",
 )
 _HELP = {
-    "format": "format of the shards: webdataset, tars for WebDataset; parquet, for Hugging Face's datasets; "
-    "array_record, for grain; mds, for MosaicML's streaming",
+    "format": "format of the shards: "
+    + "; ".join(f"{name}, {shard_format.purpose}" for name, shard_format in EXPORTS.items()),
     "split": "split to export (default: all)",
     "dataset": "folder or URI of the dataset",
     "repair": "re-create damaged shards from the sources that the manifest names. A shard is replaced only if the new "

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from beam_pipelines.conversion.output_folder import complete_manifest, index_content
 from beam_pipelines.runners import phases
-from beam_pipelines.sources.exported_shards import READERS, examples_of
+from beam_pipelines.shard_formats.all_formats import EXPORTS
+from beam_pipelines.sources.exported_shards import examples_of
 from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest
@@ -105,7 +106,7 @@ def diff(before: str, after: str) -> Differences:
       ValueError: One of them is not complete, or an index or a shard of an export cannot be read.
     """
     manifests = [complete_manifest(path, allow_export=True) for path in (before, after)]
-    a, b = (_exported(manifest) if manifest.format in READERS else _examples(manifest) for manifest in manifests)
+    a, b = (_exported(manifest) if manifest.format in EXPORTS else _examples(manifest) for manifest in manifests)
     classes_a, classes_b = (manifest.classes for manifest in manifests)
     both = [key for key in a if key in b]
     return Differences(

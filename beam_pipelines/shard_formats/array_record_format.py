@@ -42,6 +42,7 @@ class ArrayRecord(ShardFormat):
     """ArrayRecord for grain."""
 
     name = library = "array_record"
+    purpose = "for grain"
     writer = _Records
 
     def encode(self, record: Record, schema: Schema) -> bytes:

@@ -11,9 +11,9 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-from beam_pipelines.shard_formats.shard_format import Columns, Schema, ShardFile, ShardFormat, Writer
+from beam_pipelines.shard_formats.shard_format import Columns, Sample, Schema, ShardFile, ShardFormat, Writer
 from tpu_input.dataset_format.manifest import FeatureType, Manifest, parse_shard_name
 from tpu_input.dataset_format.records import Record
 
@@ -81,6 +81,7 @@ class MDS(ShardFormat):
     """MDS for MosaicML's streaming."""
 
     name = "mds"
+    purpose = "for MosaicML's streaming"
     writer = _Samples
 
     def encode(self, record: Record, schema: Schema) -> bytes:
@@ -113,6 +114,24 @@ class MDS(ShardFormat):
             ]
             yield f"{name}/{_INDEX}", json.dumps({"shards": shards, "version": 2}, sort_keys=True) + "\n"
 
+    def samples(self, file: IO[bytes], num_bytes: int) -> Iterator[Sample]:
+        (count,) = struct.unpack("<I", _read(file, 4))
+        if 4 * (count + 2) > num_bytes:
+            raise ValueError(f"it has {num_bytes:,} bytes, too few for {count:,} samples")
+        offsets = struct.unpack(f"<{count + 1}I", _read(file, 4 * (count + 1)))
+        begins = (4 * (count + 2), *offsets)
+        if any(end < begin for begin, end in itertools.pairwise(begins)) or offsets[-1] != num_bytes:
+            raise ValueError("the offsets of its samples contradict its size")
+        config = json.loads(_read(file, offsets[0] - 4 * (count + 2)))
+        try:
+            encodings = dict(zip(config["column_names"], config["column_encodings"], strict=True))
+        except (TypeError, LookupError) as error:
+            raise ValueError(f"it does not name its columns: {error!r}") from error
+        if unknown := set(map(str, encodings.values())) - {"bytes", "str", "json", *_SIZES}:
+            raise ValueError(f"it has a column of {min(unknown)}, which this package does not write")
+        for begin, end in itertools.pairwise(offsets):
+            yield _sample(_read(file, end - begin), begin, encodings)
+
 
 def _packed(value: Any, encoding: str) -> bytes:
     if encoding in _PACKED:
@@ -120,43 +139,6 @@ def _packed(value: Any, encoding: str) -> bytes:
     if encoding == "json":
         return json.dumps(value).encode()
     return value if isinstance(value, bytes) else str(value).encode()
-
-
-class Sample(NamedTuple):
-    """A sample that was read.
-
-    Attributes:
-      begin: Where its image begins in the file.
-      num_bytes: Size of the image.
-      values: All other values by name.
-    """
-
-    begin: int
-    num_bytes: int
-    values: dict[str, Any]
-
-
-def read_samples(file: IO[bytes], num_bytes: int) -> Iterator[Sample]:
-    """Yields the samples of a shard that this module has written; `num_bytes` is the size of the file.
-
-    Raises:
-      ValueError: It is damaged.
-    """
-    (count,) = struct.unpack("<I", _read(file, 4))
-    if 4 * (count + 2) > num_bytes:
-        raise ValueError(f"it has {num_bytes:,} bytes, too few for {count:,} samples")
-    offsets = struct.unpack(f"<{count + 1}I", _read(file, 4 * (count + 1)))
-    if any(end < begin for begin, end in itertools.pairwise((4 * (count + 2), *offsets))) or offsets[-1] != num_bytes:
-        raise ValueError("the offsets of its samples contradict its size")
-    config = json.loads(_read(file, offsets[0] - 4 * (count + 2)))
-    try:
-        encodings = dict(zip(config["column_names"], config["column_encodings"], strict=True))
-    except (TypeError, LookupError) as error:
-        raise ValueError(f"it does not name its columns: {error!r}") from error
-    if unknown := set(map(str, encodings.values())) - {"bytes", "str", "json", *_SIZES}:
-        raise ValueError(f"it has a column of {min(unknown)}, which this package does not write")
-    for begin, end in itertools.pairwise(offsets):
-        yield _sample(_read(file, end - begin), begin, encodings)
 
 
 def _read(file: IO[bytes], num_bytes: int) -> bytes:

@@ -56,6 +56,7 @@ class Parquet(ShardFormat):
     """Parquet for Hugging Face's datasets, with a dataset card."""
 
     name = "parquet"
+    purpose = "for Hugging Face's datasets"
     writer = _Table
 
     def encode(self, record: Record, schema: Schema) -> bytes:

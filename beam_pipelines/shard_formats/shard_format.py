@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from tpu_input.dataset_format.label_kinds import LabelKind
 from tpu_input.dataset_format.manifest import FeatureType, Manifest
@@ -49,6 +49,20 @@ class Schema(NamedTuple):
         }
 
 
+class Sample(NamedTuple):
+    """An example of an exported shard, whose image lies in the shard as it is.
+
+    Attributes:
+      begin: Where its image begins in the file.
+      num_bytes: Size of the image.
+      values: All other values by name.
+    """
+
+    begin: int
+    num_bytes: int
+    values: dict[str, Any]
+
+
 class ShardFile(Protocol):
     """File of a shard, which is written from its beginning to its end."""
 
@@ -82,11 +96,13 @@ class ShardFormat:
 
     Attributes:
       name: Its name for --format, one of ENDINGS.
+      purpose: What its shards are for, as the help of --format says it.
       library: Module that writes it, where this package does not itself; it is installed with the extra of this name.
       writer: Class of the writer of a shard.
     """
 
     name = ""
+    purpose = ""
     library = ""
     writer = Writer
 
@@ -112,3 +128,15 @@ class ShardFormat:
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
         """Yields (path, content) of these files."""
         yield from ()
+
+    def samples(self, file: IO[bytes], num_bytes: int) -> Iterator[Sample]:
+        """Yields the examples of a shard, if the format has no reader in sources/exported_shards.py.
+
+        Args:
+          file: The shard.
+          num_bytes: Its size.
+
+        Raises:
+          ValueError: It is damaged, or was not made by an export.
+        """
+        raise NotImplementedError

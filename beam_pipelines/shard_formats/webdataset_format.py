@@ -36,6 +36,7 @@ class WebDataset(ShardFormat):
     """Tars for WebDataset."""
 
     name = "webdataset"
+    purpose = "tars for WebDataset"
     writer = _Tar
 
     def encode(self, record: Record, schema: Schema) -> bytes:

@@ -10,22 +10,23 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 
+from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat, Source
-from beam_pipelines.shard_formats.all_formats import format_of
+from beam_pipelines.shard_formats.all_formats import EXPORTS, format_of
+from beam_pipelines.shard_formats.shard_format import ShardFormat
 from beam_pipelines.sources.dataset_examples import check_labels, read_dataset
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.read_ahead import Loaded, read_rows
-from beam_pipelines.sources.records import array_record_files, mds_files, parquet_files, webdataset
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.records import array_record_files, parquet_files, webdataset
+from beam_pipelines.sources.rows import Row, label_row, with_features
 from tpu_input.dataset_format.manifest import Manifest
 
 _Reader = Callable[[str, str, RecordFormat, ConvertOptions], Iterator[Row]]
-# How the records of each format are read: with the key and the names of the classes that are in them.
-READERS: dict[str, tuple[_Reader, RecordFormat]] = {
+# How the records of a format are read, with the key and the names of the classes in them, where samples() does not.
+_READERS: dict[str, tuple[_Reader, RecordFormat]] = {
     "webdataset": (webdataset.rows_of_file, RecordFormat(label="json.class", id="json.key")),
     "parquet": (parquet_files.rows_of_file, RecordFormat(image="image", id="key")),
     "array_record": (array_record_files.rows_of_file, RecordFormat()),
-    "mds": (mds_files.rows_of_file, RecordFormat(label="class", id="key")),
 }
 
 
@@ -60,7 +61,7 @@ class Export(InputKind):
 def read_export(path: str) -> Manifest | None:
     """Returns the manifest of the export in a folder; None if there is none."""
     manifest = read_dataset(path, allow_export=True)
-    return manifest if manifest and manifest.format in READERS else None
+    return manifest if manifest and manifest.format in EXPORTS else None
 
 
 def rows_of_shard(manifest: Manifest, name: str, options: ConvertOptions) -> Iterator[Row]:
@@ -73,8 +74,13 @@ def rows_of_shard(manifest: Manifest, name: str, options: ConvertOptions) -> Ite
     if name not in splits:
         raise ValueError(f"{manifest.path!r} was replaced while it was listed; run the command again")
     (split, num_examples), count = splits[name], 0
-    read, record_format = READERS[manifest.format]
-    for row in read(manifest.path, format_of(name).path(name), record_format, options):
+    shard_format = format_of(name)
+    if manifest.format in _READERS:
+        read, record_format = _READERS[manifest.format]
+        rows = read(manifest.path, shard_format.path(name), record_format, options)
+    else:
+        rows = _rows_of_samples(f"{manifest.path}/{shard_format.path(name)}", shard_format, options)
+    for row in rows:
         count += 1
         yield row._replace(split=split, number=0)
     if count != num_examples:
@@ -82,6 +88,21 @@ def rows_of_shard(manifest: Manifest, name: str, options: ConvertOptions) -> Ite
             f"{name!r} of {manifest.path!r} has {count:,} examples, but its manifest says {num_examples:,}; export the "
             "dataset again into another output"
         )
+
+
+def _rows_of_samples(path: str, shard_format: ShardFormat, options: ConvertOptions) -> Iterator[Row]:
+    num_bytes, version = storage.look(path)
+    with storage.open_file(path) as file:
+        try:
+            for sample in shard_format.samples(file, num_bytes):
+                uri = storage.slice_uri(path, sample.begin, sample.num_bytes)
+                row = Row(str(sample.values["key"]), uri, num_bytes=sample.num_bytes, version=version)
+                row = with_features(row, sample.values, options)
+                label = sample.values["class"] if options.label_kind.needs_classes else ""
+                yield row if row.reason else label_row(row, label, options, are_names=True)
+        except (ValueError, LookupError, RecursionError) as error:
+            line = f"is not a complete shard of {shard_format.name}: {error}; copy it again"
+            raise ValueError(f"{path!r} {line}") from error
 
 
 def _splits(manifest: Manifest) -> dict[str, tuple[str, int]]:
