@@ -188,10 +188,14 @@ pictures: $(VENV)/installed
 	PYTHONPATH=tests TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -W ignore -m documentation.pictures
 
 ## test-newest: make test under the newest Python and TensorFlow
-# The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
+# The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute, and then, in
+# processes of their own, the tests of the trainer on JAX. The share of lines is that of both.
 # Coverage through sys.monitoring takes a third less CPU time in all.
 test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
-	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
+	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal \
+		--cov --cov-report= --cov-fail-under=0
+	KERAS_BACKEND=jax COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -m 'core or not long' -n auto --dist worksteal \
+		--cov --cov-append --cov-report=term $(OF_JAX)
 
 ## test-cloud: what touches gs:// and az://, against servers on this machine
 # Everything that touches gs://, with Google's own clients, and az://, against servers on this machine.
