@@ -15,6 +15,7 @@ import pytest
 from support.numbered_dataset import write_numbered
 from support.permutation import hashed, permuted
 from tpu_input.dataset_format.manifest import Manifest, Shard, Split, shard_name
+from tpu_input.pipeline import order as order_module
 from tpu_input.pipeline.caching import Share, shuffled
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, is_in_memory, mix
@@ -75,6 +76,23 @@ def test_records_of_at_most_64_mib_are_kept_in_memory_and_need_no_blocks(num_byt
     manifest = Manifest("/nowhere", ("a",), 0, {"train": split}, 10**6, {}, {}, "0" * 64)
     assert Order.of(manifest, "train", 8, seed=3, most=17) == Order(10**6, 8, 3, block)
     assert is_in_memory(manifest, "train") == (block == 1)
+
+
+@pytest.mark.parametrize(("num_examples", "lanes"), [(5000, 8), (3941, 48), (8, 1)])
+def test_only_numbers_within_a_permutation_are_permuted(monkeypatch, num_examples, lanes):
+    """Of another number, the cycle may never come back below the size, and then the walk along it would not end."""
+    sizes, permute = list[int](), order_module.permutation
+
+    def checked(numbers, size, key, ops):
+        assert 0 <= numbers.min() <= numbers.max() == size - 1
+        sizes.append(size)
+        return permute(numbers, size, key, ops)
+
+    monkeypatch.setattr(order_module, "permutation", checked)
+    order = Order(num_examples, lanes, seed=3)
+    order.batches(0, num_examples // lanes + 1)
+    order.blocks(np.arange(order.num_blocks, dtype=np.uint64))
+    assert sizes == [num_examples // order.block_records] * 2
 
 
 def test_the_hash_is_splitmix64():

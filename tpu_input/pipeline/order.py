@@ -174,8 +174,8 @@ class BalancedOrder(Order):
         counts = np.bincount(self.labels)
         sizes = counts[counts > 0].astype(np.uint64)
         firsts = (np.cumsum(sizes) - sizes).astype(np.uint64)
-        # As 32-bit numbers, because they are a constant of the graph.
-        members = np.argsort(self.labels, kind="stable").astype(np.int32 if self.num_examples < 2**31 else np.int64)
+        # As the smallest integers that can be, because they are a constant of the graph.
+        members = np.argsort(self.labels, kind="stable").astype(np.min_scalar_type(-self.num_examples))
         rectangles = np.array([_rectangle(int(size)) for size in sizes], np.uint64)
         return _Classes(sizes, firsts, members, rectangles[:, 0], rectangles[:, 1])
 
