@@ -65,7 +65,13 @@ TARGETS = {
         ("tpu_input/test_without_tensorflow.py", "-k", "philox or seed")
     ),
     "tpu_input.without_tensorflow.windows": Target(
-        ("tpu_input/test_without_tensorflow.py", "-k", "windows or centre"),
+        (
+            "tpu_input/test_without_tensorflow.py::test_windows_and_flips_of_a_seed_are_tensorflow_s",
+            "tpu_input/test_without_tensorflow.py::test_centre_whole_and_scaled_windows_and_padded_sides_are_tensorflow_s",
+            "tpu_input/test_windows.py::test_known_draws_give_the_crop_of_the_published_rule",
+            "tpu_input/test_windows.py::test_what_cannot_fit_is_the_largest_centred_part_with_an_allowed_aspect",
+            "tpu_input/test_scaled_decode.py::test_training_decodes_what_libjpeg_decodes_at_the_scale_that_fits[200]",
+        ),
     ),
     "estimator_app.model.losses": Target(
         ("estimator_app/test_losses.py", f"{_SEVERAL_LABELS}::test_the_loss_is_the_mean_over_the_classes")
