@@ -89,7 +89,7 @@ _HEAD = f"{'':42}  mutants   killed  survived       %    CPU s"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
     parser.add_argument("--module", action="append", choices=TARGETS, help="only these, in place of all")
-    parser.add_argument("--fail-under", type=float, default=90, metavar="PERCENT", help="of all mutants (default: 90)")
+    parser.add_argument("--fail-under", type=float, default=95, metavar="PERCENT", help="of all mutants (default: 95)")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--verbose", action="store_true", help="print killed mutants too, and which test failed")
     flags = parser.parse_args()
