@@ -86,7 +86,10 @@ def test_what_is_to_be_changed_exists_and_so_do_its_tests(module):
         for name in ([node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else _assigned(node))
     }
     assert {*target.only} <= names
-    assert (TESTS / target.tests[0]).is_file()
+    tests = [test.partition("::") for test in target.tests if ".py" in test]
+    assert tests
+    for file, _, test in tests:
+        assert f"def {test.partition('[')[0]}" in (TESTS / file).read_text()
 
 
 def _assigned(node: ast.stmt) -> list[str]:
