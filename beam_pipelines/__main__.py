@@ -31,7 +31,7 @@ from beam_pipelines.shard_formats.all_formats import EXPORTS  # noqa: E402
 from tpu_input.command_line import Parser  # noqa: E402
 from tpu_input.command_line.error_lines import one_line  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
-from tpu_input.command_line.program import place_of, run_program  # noqa: E402
+from tpu_input.command_line.program import end_process, place_of, run_program  # noqa: E402
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     # Pillow logs an error that it also raises, and that becomes the reason of a rejected image.
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     try:
-        return run_program(
+        code = run_program(
             sys.argv[1:] if argv is None else argv,
             _parsed,
             _run,
@@ -50,6 +50,9 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if worker_output := sys.modules.get("beam_pipelines.runners.worker_output"):  # some commands end without Beam
             worker_output.command_ends()
+    if argv is None:
+        end_process(code)
+    return code
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import textwrap
 from importlib import import_module
 
 import pytest
@@ -99,3 +100,26 @@ def test_hyphens_in_flags_are_taken_as_underscores():
     parser.add_argument("words", nargs="*")
     args = parser.parse_args(["--train-steps=3", "--", "--train-steps"])
     assert (args.train_steps, args.words) == (3, ["--train-steps"])
+
+
+@pytest.mark.parametrize("has_grpc", [True, False])
+def test_threads_of_grpc_do_not_take_part_in_the_end_of_a_command(has_grpc):
+    """Python waits at its end for a thread that is no daemon; one that does not end shows that this does not begin."""
+    program = """
+        import atexit, sys, threading
+        from tpu_input.command_line.program import end_process
+
+        ended = threading.Event()
+        atexit.register(print, "registered")
+        if sys.argv[1:] == ["grpc"]:
+            sys.modules["grpc"] = sys
+        threading.Thread(target=ended.wait).start()
+        print("printed")
+        end_process(3)
+        ended.set()
+        sys.exit(4)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), *["grpc"] * has_grpc]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert result.stdout.split() == ["printed", "registered"]
+    assert (result.returncode, result.stderr) == (3 if has_grpc else 4, "")

@@ -82,7 +82,7 @@ def test_a_worker_that_is_killed_ends_the_job_in_one_line_and_the_same_command_c
         wait_for_two_shards(process, output)
         kill_child(process, "SdkHarness")
         out, err = process.communicate(timeout=100)
-    assert (process.returncode, out) == (2, "")
+    assert (process.returncode, out) == (2, ""), err
     assert re.fullmatch(
         r"error: the engine's job failed: .*; written files are kept; rerun the same command to resume\n",
         err,
@@ -124,7 +124,7 @@ def test_an_engine_that_is_killed_is_said_in_one_line(photographs, prism, tmp_pa
         wait_for_two_shards(process, tmp_path / "out")
         kill_child(process, "--job_port")
         out, err = process.communicate(timeout=100)
-    assert (process.returncode, out) == (2, "")
+    assert (process.returncode, out) == (2, ""), err
     pattern = (
         r"error: the connection to the engine was lost: .*; written files are kept; rerun the same command to resume\n"
     )

@@ -15,6 +15,7 @@ from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, completion, 
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.distribution import __version__
 from tpu_input.command_line.output import AddFlag, add_output_flags
+from tpu_input.command_line.program import end_process
 from tpu_input.command_line.streams import streams
 
 __all__ = ["COMMANDS", "AddFlag", "Command", "add_command", "main"]
@@ -133,7 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         packages = {command: entry.package for command, entry in COMMANDS.items()}
         completion.complete(packages, {"completion": completion.SHELLS})
     with streams():
-        return _run(name, arguments)
+        code = _run(name, arguments)
+    if argv is None:
+        end_process(code)
+    return code
 
 
 def _run(name: str, arguments: list[str]) -> int:

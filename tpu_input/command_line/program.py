@@ -8,6 +8,8 @@ argv ──parse──▶ flags ──run──▶ exit code
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -56,6 +58,20 @@ def run_program(
             raise
         except (ValueError, ImportError) as error:  # of the arguments or --log_file
             return failed(argv, one_line(error))
+
+
+def end_process(code: int) -> None:
+    """Ends the process of a command with an exit code, without ending Python; returns if gRPC has not been imported.
+
+    What was registered for the end of Python runs before. A thread that asks for the interpreter while Python ends is
+    ended where it is; in gRPC's C++ that aborts the process ("FATAL: exception not rethrown"), and the exit code is
+    lost. Beam has such threads, among others where an engine was killed (Python up to 3.13: python/cpython#87135).
+    """
+    if "grpc" in sys.modules:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
 
 
 def _run(
