@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import subprocess
 import sys
@@ -102,24 +103,24 @@ def test_hyphens_in_flags_are_taken_as_underscores():
     assert (args.train_steps, args.words) == (3, ["--train-steps"])
 
 
-@pytest.mark.parametrize("has_grpc", [True, False])
-def test_threads_of_grpc_do_not_take_part_in_the_end_of_a_command(has_grpc):
-    """Python waits at its end for a thread that is no daemon; one that does not end shows that this does not begin."""
-    program = """
+@pytest.mark.parametrize("module", ["tpu_input.command_line.jpeg2tpu", "beam_pipelines.__main__"])
+@pytest.mark.parametrize("stdout", ["pipe", "/dev/full"])
+def test_threads_of_grpc_do_not_take_part_in_the_end_of_a_command(module, stdout):
+    """Python waits at its end for a thread that is no daemon: this one never ends, so Python's end must not begin."""
+    program = f"""
         import atexit, sys, threading
-        from tpu_input.command_line.program import end_process
+        from {module} import main
 
-        ended = threading.Event()
-        atexit.register(print, "registered")
-        if sys.argv[1:] == ["grpc"]:
-            sys.modules["grpc"] = sys
-        threading.Thread(target=ended.wait).start()
-        print("printed")
-        end_process(3)
-        ended.set()
-        sys.exit(4)
+        sys.argv = ["jpeg2tpu", "verify", "missing"]
+        sys.modules["grpc"] = threading
+        atexit.register(print, "registered", file=sys.stderr)
+        threading.Thread(target=threading.Event().wait).start()
+        sys.exit(main())
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), *["grpc"] * has_grpc]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert result.stdout.split() == ["printed", "registered"]
-    assert (result.returncode, result.stderr) == (3 if has_grpc else 4, "")
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    with open(stdout, "w") if stdout != "pipe" else contextlib.nullcontext(subprocess.PIPE) as file:
+        result = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert result.returncode == 2
+    error, registered = result.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert registered == "registered"

@@ -101,8 +101,8 @@ def _rows_of_samples(path: str, shard_format: ShardFormat, options: ConvertOptio
                 label = sample.values["class"] if options.label_kind.needs_classes else ""
                 yield row if row.reason else label_row(row, label, options, are_names=True)
         except (ValueError, LookupError, RecursionError) as error:
-            line = f"is not a complete shard of {shard_format.name}: {error}; copy it again"
-            raise ValueError(f"{path!r} {line}") from error
+            shard = f"{path!r} is not a complete shard of {shard_format.name}"
+            raise ValueError(f"{shard}: {error}; copy it again") from error
 
 
 def _splits(manifest: Manifest) -> dict[str, tuple[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -70,7 +71,8 @@ def end_process(code: int) -> None:
     if "grpc" in sys.modules:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(OSError, ValueError):  # streams() has said that it cannot be written
+                stream.flush()
         os._exit(code)
 
 
