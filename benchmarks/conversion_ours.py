@@ -104,7 +104,7 @@ def slow_plain(folder: str, output: str) -> None:
 def slow_convert(folder: str, output: str) -> None:
     """The same storage, and convert; all in this process, as writers of their own would find it fast."""
     slow_storage()
-    convert(folder, output, "--runner=FnApiRunner")
+    convert(folder, output, "--num_processes=1")
 
 
 def slow_storage() -> ModuleType:

@@ -99,18 +99,20 @@ class Reader:
             return _started([[row] for row in rows])
         if self._num_ahead:
             self._num_ahead -= 1
-            return _started(list(_chunks(rows)))
+            return _started(_for_readers(rows))
         return self._read_here(rows)
 
     def _read_here(self, rows: list[Row]) -> Iterator[Loaded]:
-        waits = False
-        for chunk in _loaded_chunks(rows):
-            waits = waits or isinstance(chunk, _Awaited)
-            yield from chunk
-        if waits:
-            self._num_ahead, self._next_ahead = self._next_ahead, min(2 * self._next_ahead, _MOST_UNITS_AHEAD)
-        else:
-            self._next_ahead = 1
+        for number, row in enumerate(rows):
+            waits = _num_waits()
+            loaded = _read(row)
+            has_waited = _num_waits() > waits
+            yield loaded
+            if has_waited:
+                self._num_ahead, self._next_ahead = self._next_ahead, min(2 * self._next_ahead, _MOST_UNITS_AHEAD)
+                yield from _started(_for_readers(rows[number + 1 :]))
+                return
+        self._next_ahead = 1
 
 
 class _Awaited(list[Loaded]):
@@ -128,6 +130,12 @@ def _started(chunks: list[list[Row]]) -> Iterator[Loaded]:
             yield from futures.popleft().result()
 
     return loaded()
+
+
+def _for_readers(rows: list[Row]) -> list[list[Row]]:
+    """Divides the rows of a unit so that all threads that read it have some: a few large images, one each."""
+    num_rows = max(-(-len(rows) // _READS_OF_UNIT), 1)
+    return [rows[begin : begin + num_rows] for begin in range(0, len(rows), num_rows)]
 
 
 def _is_behind_url(row: Row) -> bool:

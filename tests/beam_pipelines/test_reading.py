@@ -105,6 +105,28 @@ def test_a_unit_is_read_ahead_of_the_one_before_it_where_reading_takes_time(monk
         assert [count > 0 for count in counts] == [True, False, True, False, False, True, False, False]
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_the_rows_of_a_unit_are_read_at_the_same_time_where_reading_takes_time(monkeypatch, is_ahead):
+    num_waits, main_thread, all_read = 0, threading.get_ident(), threading.Barrier(30)
+
+    def read(uri: str, version: int) -> bytes:
+        nonlocal num_waits
+        if threading.get_ident() == main_thread:
+            num_waits += 1
+        else:
+            all_read.wait(60)  # raises BrokenBarrierError unless 30 threads get here
+        return uri.encode()
+
+    monkeypatch.setattr(storage, "read_bytes", read)
+    monkeypatch.setattr(read_ahead, "_num_waits", lambda: num_waits)
+    reader = Reader()
+    if is_ahead:
+        assert len(list(reader.begin([Row("0", "0", num_bytes=1)]))) == 1
+    num_here = 0 if is_ahead else 1
+    rows = [Row(f"{number:02d}", f"{number:02d}", num_bytes=2) for number in range(num_here + 30)]
+    assert list(reader.begin(rows)) == [(row, row.key.encode()) for row in rows]
+
+
 def test_local_files_are_read_here_again_when_they_no_longer_take_time(monkeypatch):
     main_thread, readers = threading.get_ident(), list[bool]()
 
