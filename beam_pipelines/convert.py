@@ -107,7 +107,7 @@ def convert(
         is_new, num_resumed = not output_checks.is_complete(output, plan), 0
         if options.parent and not any(plan.totals.values()):
             extension.say_nothing_new(plan.num_rejected)
-            manifest, is_new = leave_out(options, plan), bool(plan.pruned_keys)
+            manifest, is_new = leave_out(options.output, options.parent, plan), bool(plan.pruned_keys)
         elif output.manifest and not is_new:
             manifest = output.manifest
         else:

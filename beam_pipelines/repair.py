@@ -345,7 +345,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     rows = [
         locate(
             Row(key, uri, kind.text(manifest.classes[index] for index in kind.indices(label)), features=features),
-            options,
+            options.sources,
         )
         for key, label, uri, features in inputs
     ]

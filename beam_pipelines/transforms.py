@@ -186,13 +186,13 @@ class ListInputs(beam.PTransform[PBegin, Any]):
 
 
 def _file_of(row: Row, options: ConvertOptions) -> InputFile:
-    row = locate(row, options)
+    row = locate(row, options.sources)
     label = options.label_separator.join(options.label_kind.names(row.label))
     return InputFile(row.key, row.uri, label, row.split, row.group, row.num_bytes, row.version, row.number)
 
 
 def _rejected_of(row: Row, options: ConvertOptions) -> RejectedInput:
-    row = locate(row, options)
+    row = locate(row, options.sources)
     return RejectedInput(row.key, row.uri, row.reason, row.detail)
 
 

@@ -32,7 +32,7 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import Receipt, Rejection
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Output, WorkingFolder
 from beam_pipelines.images.rejection_reasons import explain
-from beam_pipelines.options import WORK_NAME, ConvertOptions
+from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import map_in_threads
 from beam_pipelines.shard_formats.all_formats import EXPORTS, SHARD_FORMATS
@@ -71,7 +71,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         num_known = sum(split.num_examples for split in replaced.splits.values())
         check_budget(options, num_known + plan.num_inputs, num_rejected, plan.examples)
         extension.say_nothing_new(num_rejected)
-        return leave_out(options, plan)
+        return leave_out(options.output, options.parent, plan)
     if num_examples + len(rejected) != plan.num_inputs:
         raise ValueError(
             f"{plan.num_inputs} inputs gave {num_examples} records and {len(rejected)} rejected inputs, which do not "
@@ -91,7 +91,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     _publish(folder, every, edition)
     manifest = _manifest(options, plan, receipts, num_rejected, edition)
     if options.parent:
-        before_it = _next_version(options, plan)
+        before_it = _next_version(options.output, options.parent, plan)
         if plan.pruned_keys:
             extension.store_version(before_it)
         manifest = extension.merged(before_it, manifest)
@@ -114,32 +114,37 @@ def _write_side_files(manifest: Manifest) -> None:
             file.write(text.encode())
 
 
-def leave_out(options: ConvertOptions, plan: Plan) -> Manifest:
+def leave_out(output: str, parent: str, plan: Plan) -> Manifest:
     """Writes and returns the version of a dataset without the images that the plan leaves out of it.
+
+    Args:
+      output: The dataset.
+      parent: Fingerprint of the version that is extended.
+      plan: Plan of the extension.
 
     Raises:
       FileExistsError: Another conversion has written its manifest in the meantime.
     """
-    version = storage.replaceable(f"{options.output}/{MANIFEST_NAME}")
+    version = storage.replaceable(f"{output}/{MANIFEST_NAME}")
     if not plan.pruned_keys:
-        return extension.parent_of(options)
-    manifest = _next_version(options, plan)
-    with create(options.output, MANIFEST_NAME, version=version) as file:
+        return extension.parent_of(output, parent)
+    manifest = _next_version(output, parent, plan)
+    with create(output, MANIFEST_NAME, version=version) as file:
         file.write(manifest.to_json().encode())
     return manifest
 
 
-def _next_version(options: ConvertOptions, plan: Plan) -> Manifest:
+def _next_version(output: str, parent: str, plan: Plan) -> Manifest:
     """Returns the dataset that is extended, without the images that the plan leaves out, whose files are written.
 
     The manifest of each version is stored under its name.
     """
-    parent = extension.parent_of(options)
-    extension.keep_version(parent)
+    extended = extension.parent_of(output, parent)
+    extension.keep_version(extended)
     if not plan.pruned_keys:
-        return parent
-    manifest, lines = extension.without(parent, frozenset(plan.pruned_keys))
-    with create(options.output, rejected_name(manifest.edition)) as file:
+        return extended
+    manifest, lines = extension.without(extended, frozenset(plan.pruned_keys))
+    with create(output, rejected_name(manifest.edition)) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in lines)
     write_lengths(manifest)
     return manifest
@@ -187,7 +192,7 @@ def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:
     if manifest and manifest.fingerprint == plan.fingerprint:
         return manifest
     if manifest and options.parent and not plan.num_inputs:
-        return leave_out(options, plan) if manifest.fingerprint == options.parent else manifest
+        return leave_out(options.output, options.parent, plan) if manifest.fingerprint == options.parent else manifest
     if manifest and not options.overwrite and manifest.fingerprint != options.parent:
         raise ValueError(
             f"another conversion has written its dataset into {options.output!r} in the meantime; choose another "
@@ -312,7 +317,11 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
             raise ValueError(f"{source.path!r} has changed while it was exported; run the command with --overwrite")
         return dataclasses.replace(split, shards=shards)
     num_examples = sum(receipt.num_examples for receipt in nonempty)
-    measured = nonempty if any(receipt.num_measured for receipt in nonempty) else [_measure_stored(options, shards)]
+    measured = (
+        nonempty
+        if any(receipt.num_measured for receipt in nonempty)
+        else [_measure_stored(options.output, shards, options.images)]
+    )
     num_pixels = sum(receipt.num_measured for receipt in measured) * SAMPLE_SIDE**2
     means, stds = [], []
     for channel in range(3):
@@ -334,7 +343,7 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
 _MEASURED_LATE = 1000  # images; they take a few seconds
 
 
-def _measure_stored(options: ConvertOptions, shards: tuple[Shard, ...]) -> Receipt:
+def _measure_stored(output: str, shards: tuple[Shard, ...], images: ImageOptions) -> Receipt:
     """Returns the statistics of the first stored images of a split whose whole sample was rejected.
 
     This happens if nearly all inputs of a large split are rejected. The first images of a split are the same whatever
@@ -342,15 +351,15 @@ def _measure_stored(options: ConvertOptions, shards: tuple[Shard, ...]) -> Recei
     """
     measured = Receipt("")
     # Stored images are not checked again; those that were made smaller may have a side below --min_side.
-    images = dataclasses.replace(options.images, reencode="needed", min_side=1)
-    for payload in itertools.islice(_stored_records(options, shards), _MEASURED_LATE):
+    images = dataclasses.replace(images, reencode="needed", min_side=1)
+    for payload in itertools.islice(_stored_records(output, shards), _MEASURED_LATE):
         measured.add(check_image(decode(payload).encoded, images), 0, len(payload))
     return measured
 
 
-def _stored_records(options: ConvertOptions, shards: tuple[Shard, ...]) -> Iterator[bytes]:
+def _stored_records(output: str, shards: tuple[Shard, ...]) -> Iterator[bytes]:
     for shard in shards:
-        with storage.open_file(f"{options.output}/{shard.name}") as file:
+        with storage.open_file(f"{output}/{shard.name}") as file:
             yield from (payload for _, payload in read_frames(file))
 
 

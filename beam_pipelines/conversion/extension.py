@@ -100,16 +100,12 @@ def begin(options: ConvertOptions) -> ConvertOptions:
     return dataclasses.replace(options, parent=manifest.fingerprint, num_shards=())
 
 
-def parent_of(options: ConvertOptions) -> Manifest:
+def parent_of(output: str, fingerprint: str) -> Manifest:
     """Returns the manifest of the dataset that is extended.
 
     Raises:
       ValueError: There is another one by now.
     """
-    return _checked_parent(options.output, options.parent)
-
-
-def _checked_parent(output: str, fingerprint: str) -> Manifest:
     manifest = complete_manifest(output)
     if manifest.fingerprint != fingerprint:
         raise ValueError(f"{output!r} was changed in the meantime; run the command again")
@@ -164,7 +160,7 @@ class _Parent:
 
 @functools.lru_cache(maxsize=1)
 def _read_parent(output: str, fingerprint: str) -> _Parent:
-    return _Parent(_checked_parent(output, fingerprint))
+    return _Parent(parent_of(output, fingerprint))
 
 
 def known_images(options: ConvertOptions) -> Mapping[str, _KnownImage]:
@@ -266,7 +262,7 @@ def merge_comparisons(comparisons: Iterable[Comparison]) -> Comparison:
 
 def _has_other_content(row: Row, known_image: _KnownImage, options: ConvertOptions) -> bool:
     """Returns whether a file was written after its image was stored, and would be stored as other bytes now."""
-    row, parent = locate(row, options), _read_parent(options.output, options.parent)
+    row, parent = locate(row, options.sources), _read_parent(options.output, options.parent)
     if is_url(row.uri) or storage.byte_range(row.uri):
         return False
     if storage.written_at(row.uri, row.version, or_copied=True) < parent.written_at(known_image.shard):
@@ -463,7 +459,7 @@ def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None
 
 def classes_of(class_names: set[str], options: ConvertOptions) -> tuple[str, ...]:
     """Returns the classes in label order: first the classes of the dataset that is extended, then new ones, sorted."""
-    before = parent_of(options).classes if options.parent else ()
+    before = parent_of(options.output, options.parent).classes if options.parent else ()
     return (*before, *in_class_order(class_names - set(before)))
 
 

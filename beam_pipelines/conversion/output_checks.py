@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import Output, WorkingFolder
-from beam_pipelines.options import WORK_NAME, ConvertOptions
+from beam_pipelines.options import WORK_NAME, ConvertOptions, Source
 from beam_pipelines.sources import layouts
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name
@@ -86,7 +86,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
     if not any(plan.totals.values()):
         message = f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}"
         has_layout = not {"no_label", "no_class", "other_file"}.intersection(plan.num_rejected)
-        raise ValueError(message if has_layout else f"{message}; {_closest_layouts(options)}")
+        raise ValueError(message if has_layout else f"{message}; {_closest_layouts(options.sources)}")
     num_known = len(extension.known_images(options)) if options.parent else 0
     check_budget(options, num_known + plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named and not options.stratify:
@@ -104,7 +104,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
     if len(plan.classes) < 2 and options.label_kind.needs_classes:
         raise ValueError(
             f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; "
-            + _closest_layouts(options)
+            + _closest_layouts(options.sources)
         )
     for split, other, one_class, other_class in plan.disjoint_splits:
         raise ValueError(
@@ -118,10 +118,10 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             raise ValueError(f"split {split!r} has {total} images, too few for --num_shards={split}={count}")
 
 
-def _closest_layouts(options: ConvertOptions) -> str:
-    if not options.sources:
+def _closest_layouts(sources: Sequence[Source]) -> str:
+    if not sources:
         return "give images labels of at least two classes"
-    return layouts.unknown(options.sources[0])
+    return layouts.unknown(sources[0])
 
 
 def existing(options: ConvertOptions, plan: Plan, output: Output) -> Output:

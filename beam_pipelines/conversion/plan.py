@@ -25,6 +25,7 @@ from beam_pipelines.options import Check, ConvertOptions
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.label_kinds import LabelKind
 from tpu_input.dataset_format.manifest import ENDINGS
 from tpu_input.dataset_format.records import shard_name, valid_split
 
@@ -352,13 +353,13 @@ def _ordered(placed: Batch, options: ConvertOptions) -> tuple[Batch, dict[int, R
             labels = sorted({same[place].label for place in good})
             # Which of several labels is right is not known, as with --dedup.
             repeats = good if len(labels) > 1 else good[1:]
-            rejected |= {place: _reject_repeated(same[place], labels, options) for place in repeats}
+            rejected |= {place: _reject_repeated(same[place], labels, options.label_kind) for place in repeats}
     return ordered.take(numbers), rejected
 
 
-def _reject_repeated(row: Row, labels: list[str], options: ConvertOptions) -> Row:
+def _reject_repeated(row: Row, labels: list[str], kind: LabelKind) -> Row:
     if len(labels) > 1:
-        names = " and ".join(repr(options.label_kind.display(label)) for label in labels)
+        names = " and ".join(repr(kind.display(label)) for label in labels)
         return row.reject("conflicting_label", f"{row.key!r} is listed more than once, labeled {names}")
     return row.reject(
         "duplicate_key",

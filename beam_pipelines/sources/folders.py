@@ -276,7 +276,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
 
 def _is_labelled(row: Row, options: ConvertOptions) -> bool:
     """Returns whether a row is an image of a folder or an archive whose label is not the name of its folder."""
-    source = source_of(row, options)
+    source = source_of(row, options.sources)
     return bool(source and (source.label_list or source.label_pattern))
 
 

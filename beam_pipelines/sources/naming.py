@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from beam_pipelines.options import ConvertOptions, RecordFormat, Source
@@ -57,8 +57,8 @@ class LabelSurvey:
 
     def add(self, row: Row, options: ConvertOptions) -> None:
         """Adds a row with a label from label_row()."""
-        names, is_numbered = written_names(row, options)
-        table = _table(source_of(row, options), is_numbered, options)
+        names, is_numbered = written_names(row, options.label_kind)
+        table = _table(source_of(row, options.sources), is_numbered, bool(options.labels))
         for name in names:
             number = _number(name) if table else None
             if table and number is not None and (table.has_names or canonical(name) not in options.known_labels):
@@ -101,22 +101,22 @@ class Numbering(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def source_of(row: Row, options: ConvertOptions) -> Source | None:
+def source_of(row: Row, sources: Sequence[Source]) -> Source | None:
     """Returns the input of a row; None for the images of a pipeline."""
-    if len(options.sources) < 2:
-        return options.sources[0] if options.sources else None
+    if len(sources) < 2:
+        return sources[0] if sources else None
     first = row.key.partition("/")[0]
     # Rows that name no image have no split in their key.
-    return next((source for source in options.sources if (source.split or source.name) == first), options.sources[0])
+    return next((source for source in sources if (source.split or source.name) == first), sources[0])
 
 
-def _table(source: Source | None, is_numbered: bool, options: ConvertOptions) -> Table | None:
+def _table(source: Source | None, is_numbered: bool, has_names: bool) -> Table | None:
     """Returns the table for the numbers of a row; None if its label is a name."""
     if source and source.label_names:
         return Table(source.label_names)
     if is_numbered:
         return Table("", RecordFormat.parse(source.record).first_label if source and source.record else None)
-    return Table(has_names=False) if options.labels else None
+    return Table(has_names=False) if has_names else None
 
 
 def _number(name: str) -> int | None:
@@ -243,8 +243,8 @@ def name_classes(row: Row, numbering: Numbering, options: ConvertOptions) -> Row
         return row
     if not kind.needs_classes:
         return row._replace(label=kind.text(()))
-    names, is_numbered = written_names(row, options)
-    table = _table(source_of(row, options), is_numbered, options)
+    names, is_numbered = written_names(row, options.label_kind)
+    table = _table(source_of(row, options.sources), is_numbered, bool(options.labels))
     if table and (by_number := numbering.names.get(table)):
         numbers = {name: number for name in names if (number := _number(name)) is not None}
         if unknown := [name for name in names if name not in numbers and canonical(name) and not is_numbered]:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import Source
 from beam_pipelines.sources.rows import Row, locate
 
 BATCH_ROWS = 1000  # most rows of a batch, about
@@ -159,11 +159,11 @@ def joined(batches: Sequence[Batch]) -> Batch:
     return Batch(sum(batch.num_rows for batch in batches), columns)
 
 
-def locate_rows(batch: Batch, options: ConvertOptions) -> Batch:
+def locate_rows(batch: Batch, sources: Sequence[Source]) -> Batch:
     """Returns rows with their URIs, as rows.locate() does."""
-    if len(options.sources) > 1 or not batch.is_all("uri", ""):
-        return batch.map_rows(lambda rows: [locate(row, options) for row in rows])
-    folder = options.sources[0].path
+    if len(sources) > 1 or not batch.is_all("uri", ""):
+        return batch.map_rows(lambda rows: [locate(row, sources) for row in rows])
+    folder = sources[0].path
     return batch.replace(uri=[f"{folder}/{key}" for key in batch.column("key")])
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.runners.executors import map_in_threads
 from beam_pipelines.sources.url_names import is_url
 from tpu_input.dataset_format.class_names import canonical
@@ -64,15 +64,15 @@ class Row(NamedTuple):
         return self._replace(reason=reason, detail=detail, record_bytes=0)
 
 
-def locate(row: Row, options: ConvertOptions) -> Row:
+def locate(row: Row, sources: Sequence[Source]) -> Row:
     """Returns the row with its URI. Rows of folders have none in the shuffle, which halves their size there."""
     if row.uri:
         return row
-    if len(options.sources) == 1:
-        uri = f"{options.sources[0].path}/{row.key}"
+    if len(sources) == 1:
+        uri = f"{sources[0].path}/{row.key}"
     else:
         split, _, path = row.key.partition("/")
-        source = next(source for source in options.sources if source.split == split)
+        source = next(source for source in sources if source.split == split)
         uri = f"{source.path}/{path}"
     return Row(row.key, uri, *row[2:])
 
@@ -205,10 +205,10 @@ def label_row(
     return row._replace(label=f"{_NUMBER_MARK}{text}" if any(isinstance(item, int) for item in labels) else text)
 
 
-def written_names(row: Row, options: ConvertOptions) -> tuple[tuple[str, ...], bool]:
+def written_names(row: Row, kind: LabelKind) -> tuple[tuple[str, ...], bool]:
     """Returns the names in the label of a row from label_row(), and whether the input has numbers among them."""
     is_numbered = row.label.startswith(_NUMBER_MARK)
-    return options.label_kind.names(row.label.removeprefix(_NUMBER_MARK)), is_numbered
+    return kind.names(row.label.removeprefix(_NUMBER_MARK)), is_numbered
 
 
 def with_features(row: Row, values: Mapping[str, Any], options: ConvertOptions) -> Row:

@@ -63,7 +63,7 @@ def images(hub: Hub, folder: Path) -> str:
 
 def rows(uri: str) -> list:
     opts = options(uri, "/out")
-    return [find(locate(row, opts)) for row in list_rows(opts.sources[0], opts)]
+    return [find(locate(row, opts.sources)) for row in list_rows(opts.sources[0], opts)]
 
 
 def shards(dataset: Path) -> dict[str, object]:

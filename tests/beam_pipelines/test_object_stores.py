@@ -59,7 +59,7 @@ def images(s3: S3, folder: Path) -> str:
 
 def rows(uri: str) -> list:
     opts = options(uri, "/out")
-    return [find(locate(row, opts)) for row in list_rows(opts.sources[0], opts)]
+    return [find(locate(row, opts.sources)) for row in list_rows(opts.sources[0], opts)]
 
 
 def shards(dataset: Path) -> dict[str, object]:

@@ -23,7 +23,7 @@ def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     layout = read_folders(survey.add_input(survey.create_accumulator(), batch), options)
     labelled = label_rows(batch, layout, options).rows()
     assert labelled == [label_by_folder(row, layout, options) for row in rows]
-    return sorted(locate(check_names(row, options), options) for row in labelled)
+    return sorted(locate(check_names(row, options), options.sources) for row in labelled)
 
 
 def reasons(rows: list[Row]) -> dict[str, str]:

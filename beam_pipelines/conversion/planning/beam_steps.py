@@ -163,7 +163,9 @@ def _cut(keyed: tuple[int, Iterable[bytes]], plan: Plan, options: ConvertOptions
 def _write_rows(keyed: tuple[str, Iterable[_Packed]], plan: Plan, options: ConvertOptions) -> str:
     shard, parts = keyed
     batches = (Batch.unpack(zlib.decompress(packed)) for _, packed in sorted(parts))
-    WorkingFolder.for_plan(options.output, plan).write_rows(shard, (locate_rows(batch, options) for batch in batches))
+    WorkingFolder.for_plan(options.output, plan).write_rows(
+        shard, (locate_rows(batch, options.sources) for batch in batches)
+    )
     return shard
 
 
@@ -361,9 +363,8 @@ class _Sample(beam.DoFn):
 
 def _measure(keyed: tuple[str, Iterable[Batch]], options: ConvertOptions) -> tuple[str, float]:
     kind, batches = keyed
-    return kind, measure(
-        first_rows(itertools.chain.from_iterable(batch.rows() for batch in batches), options.seed), options
-    )
+    rows = first_rows(itertools.chain.from_iterable(batch.rows() for batch in batches), options.seed)
+    return kind, measure(rows, options.sources, options.images)
 
 
 def reject_duplicates(batches: Batches, options: ConvertOptions) -> Batches:

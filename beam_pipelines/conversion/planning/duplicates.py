@@ -27,7 +27,7 @@ from tpu_input.stored_images.check import Rejected
 def key_by_content(batch: Batch, options: ConvertOptions) -> Numbered:
     """Returns located rows by the SHA-256 of their files."""
     located, keys = list[Row](), list[str]()
-    for row, data in read_rows(locate_rows(batch, options).rows()):
+    for row, data in read_rows(locate_rows(batch, options.sources).rows()):
         located.append(row)
         # An unreadable file is rejected later, when shards are written; its key serves as a hash of its own until then.
         keys.append(row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest())
@@ -44,7 +44,7 @@ class LookAlike(NamedTuple):
 
 def pictures(batch: Batch, options: ConvertOptions, num_decoders: int = 1) -> list[LookAlike]:
     """Returns what is compared of the images that can be decoded, 1.2 kB each; decodes with this number of threads."""
-    located = [row for row in locate_rows(batch, options).rows() if not row.reason]
+    located = [row for row in locate_rows(batch, options.sources).rows() if not row.reason]
     decoded = map_images(located, lambda _row, data: near_duplicates.picture(data), num_decoders)
     return [
         LookAlike(in_order(row, options.seed)[:2], row.key, picture)

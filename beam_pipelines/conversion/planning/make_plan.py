@@ -93,7 +93,7 @@ def _plan_here(options: ConvertOptions, num_workers: int) -> Plan:
     if split_choice.depends_on_labels(options):
         sized = _sized(_split(labelled, options, num_workers), options)
     else:
-        ratios = {name: measure(rows, options) for name, rows in samples.by_kind().items()}
+        ratios = {name: measure(rows, options.sources, options.images) for name, rows in samples.by_kind().items()}
         sized = (size_rows(batch, ratios, options) for batch in labelled)
         sized = _without_duplicates(sized, options, num_workers)
     return _cut(sized, range_bits(listed.num_rows), layout, options)
@@ -154,7 +154,7 @@ def _sized(batches: Batches, options: ConvertOptions) -> Batches:
         placed = with_positions(batch, options.seed)
         samples.add(placed)
         store.add(placed)
-    ratios = {name: measure(first, options) for name, first in samples.by_kind().items()}
+    ratios = {name: measure(first, options.sources, options.images) for name, first in samples.by_kind().items()}
     return (size_rows(batch, ratios, options) for batch in store.drain())
 
 
@@ -234,11 +234,11 @@ def _cut(sized: Batches, bits: int, layout: Layout, options: ConvertOptions) -> 
             split = shard.partition("-")[0]
             last, batches = pending.get(split, ("", []))
             if last == shard:
-                batches.append(locate_rows(batch, options))
+                batches.append(locate_rows(batch, options.sources))
                 continue
             if last:
                 folder.write_rows(last, batches)
-            pending[split] = shard, [locate_rows(batch, options)]
+            pending[split] = shard, [locate_rows(batch, options.sources)]
     for shard, batches in pending.values():
         folder.write_rows(shard, batches)
     return plan

@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from beam_pipelines.conversion.plan import hash_position, in_order, row_positions, row_splits
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import map_images
 from beam_pipelines.sources.row_columns import Batch
@@ -84,11 +84,11 @@ class Samples:
         return {name: first_rows(first.rows, self._seed) for name, first in self._kinds.items()}
 
 
-def measure(rows: list[Row], options: ConvertOptions) -> float:
+def measure(rows: list[Row], sources: Sequence[Source], images: ImageOptions) -> float:
     """Returns the ratio of stored bytes to source bytes of a sample; files that are not images count as 0 stored."""
     phases.advance("planning", 0)  # all is listed
-    located = [locate(row, options) for row in rows]
-    sizes = map_images(located, lambda _row, data: stored_bytes(data, options.images), num_cores())
+    located = [locate(row, sources) for row in rows]
+    sizes = map_images(located, lambda _row, data: stored_bytes(data, images), num_cores())
     stored = [size for _, size in sizes if not isinstance(size, Rejected)]
     return sum(stored) / max(sum(row.num_bytes for row in rows), 1)
 
