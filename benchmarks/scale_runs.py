@@ -152,7 +152,8 @@ print(json.dumps([path.stat().st_size, time.monotonic() - start, peak() - before
 
 def child(code: str, *args: object) -> Any:
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}  # as the command sets it
+    as_the_command = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+    environment = os.environ | as_the_command
     process = subprocess.run(command, capture_output=True, text=True, env=environment)
     if process.returncode:
         raise RuntimeError(process.stderr)
