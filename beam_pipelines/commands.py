@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.repair import remove_leftovers, repair
 from beam_pipelines.report.summary import print_summary, summary
 from beam_pipelines.rewrite import exporting, rewriting
-from beam_pipelines.runners import phases
+from beam_pipelines.runners import freed_memory, phases
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.verify import Findings
 from beam_pipelines.verify import verify as verify_dataset
@@ -66,21 +65,6 @@ def sample(flags: argparse.Namespace, _: list[str]) -> int:
     flags.result = {"folder": folder, "num_digits": total, "num_written": num_written}
     _say(flags, f"{folder}: {total:,} digits in 10 class folders, {num_written:,} of them written now")
     return 0
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-
-
-def _bound_freed_memory() -> None:
-    """Makes glibc return freed memory to the operating system: blocks of 8 MiB and more, and above 16 MiB of a heap.
-
-    By itself, it keeps blocks of up to 32 MiB. After planning 200,000 inputs, these would be 60 MB in addition to the
-    processes that write shards. If it kept none, the kernel would clear new pages for each unit of images, of 4 MB.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 8 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 16 << 20)
 
 
 def convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
@@ -139,7 +123,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
-    _bound_freed_memory()
+    freed_memory.bound()
     if not flags.runner and flags.no_wait:
         raise ValueError("--no_wait needs --runner of an engine, as this machine works only while the command does")
     if not flags.runner and flags.dry_run:

@@ -262,3 +262,32 @@ def test_processes_need_no_shared_memory_of_the_file_system():
             assert (result.stdout, result.stderr) == ("16\n", "")
             return
     pytest.skip("this user cannot hide /dev/shm from a process")
+
+
+FREED = """
+import resource
+from beam_pipelines.runners import freed_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+def use(num_bytes, times):
+    before, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        b"x" * num_bytes
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    return (resident() - before) / num_bytes, faults * resource.getpagesize() / num_bytes
+
+freed_memory.bound()
+print(*use(24 << 20, 4), *use(4 << 20, 40))
+"""
+
+
+def test_freed_memory_of_a_unit_is_used_again_and_that_of_a_plan_is_returned():
+    with program(FREED) as process:
+        out, err = process.communicate(timeout=120)
+    assert err == ""
+    large_resident, _, _, unit_cleared = map(float, out.split())
+    assert large_resident < 0.5  # of 24 MB, though it was used four times
+    assert unit_cleared < 5  # times a unit's pages for 40 units
