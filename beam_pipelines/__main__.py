@@ -26,6 +26,7 @@ from beam_pipelines.conversion_flags import (  # noqa: E402
     positive,
 )
 from beam_pipelines.options import FILES_OF_CHANGES  # noqa: E402
+from beam_pipelines.runners import heap_limits  # noqa: E402
 from beam_pipelines.runners.beam_private import log_no_errors_of_workers  # noqa: E402
 from beam_pipelines.shard_formats.all_formats import EXPORTS  # noqa: E402
 from tpu_input.command_line import Parser  # noqa: E402
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     log_no_errors_of_workers()
     # Pillow logs an error that it also raises, and that becomes the reason of a rejected image.
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    heap_limits.apply()
     try:
         code = run_program(
             sys.argv[1:] if argv is None else argv,

@@ -21,7 +21,7 @@ from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.repair import remove_leftovers, repair
 from beam_pipelines.report.summary import print_summary, summary
 from beam_pipelines.rewrite import exporting, rewriting
-from beam_pipelines.runners import freed_memory, phases
+from beam_pipelines.runners import phases
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.verify import Findings
 from beam_pipelines.verify import verify as verify_dataset
@@ -123,7 +123,6 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
-    freed_memory.bound()
     if not flags.runner and flags.no_wait:
         raise ValueError("--no_wait needs --runner of an engine, as this machine works only while the command does")
     if not flags.runner and flags.dry_run:

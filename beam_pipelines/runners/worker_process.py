@@ -42,7 +42,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from beam_pipelines.runners import freed_memory
+from beam_pipelines.runners import heap_limits
 
 _PARTS = 256  # of a message: the pickle and its buffers
 _HEAD_BYTES = 8 * (3 + _PARTS)  # of a packet at most: number of parts, of the message and of the slot, sizes of parts
@@ -204,7 +204,7 @@ def serve() -> None:
     """Runs a server, until the command closes its connection: for each connection it receives, it forks a worker."""
     connection = socket.socket(fileno=int(sys.argv[2]))
     workers = list[int]()
-    freed_memory.bound()
+    heap_limits.apply()
     try:
         for module in json.loads(sys.argv[3]):
             importlib.import_module(module)

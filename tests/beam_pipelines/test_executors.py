@@ -266,7 +266,7 @@ def test_processes_need_no_shared_memory_of_the_file_system():
 
 FREED = """
 import resource
-from beam_pipelines.runners import freed_memory
+from beam_pipelines.runners import heap_limits
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -279,7 +279,7 @@ def use(num_bytes, times):
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     return (resident() - before) / num_bytes, faults * resource.getpagesize() / num_bytes
 
-freed_memory.bound()
+heap_limits.apply()
 print(*use(24 << 20, 4), *use(4 << 20, 40))
 """
 

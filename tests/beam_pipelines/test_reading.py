@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import shutil
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -125,6 +128,35 @@ def test_the_rows_of_a_unit_are_read_at_the_same_time_where_reading_takes_time(m
     num_here = 0 if is_ahead else 1
     rows = [Row(f"{number:02d}", f"{number:02d}", num_bytes=2) for number in range(num_here + 30)]
     assert list(reader.begin(rows)) == [(row, row.key.encode()) for row in rows]
+
+
+# In every process: opening a local file takes time, as on a network file system.
+SLOW = """
+import time
+from beam_pipelines.storage import local
+read_bytes = local.read_bytes
+
+def read(*arguments):
+    time.sleep(0.02)
+    return read_bytes(*arguments)
+
+local.read_bytes = read
+"""
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_what_takes_time_is_read_within_a_limit_of_the_address_space(digits, tmp_path, num_processes):
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    command = ["convert", f"--input={digits}", f"--output={tmp_path}/out", f"--num_processes={num_processes}"]
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", *command],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1_200_000_000, 1_200_000_000)),
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout.startswith("train: "), result.stderr
+    assert result.returncode == 0
 
 
 def test_local_files_are_read_here_again_when_they_no_longer_take_time(monkeypatch):
