@@ -91,8 +91,9 @@ def _img2dataset(listed: Path, output: Path) -> dict[str, Any]:
     stats = [json.loads(path.read_text()) for path in sorted(output.glob("*_stats.json"))]
     statuses = collections.Counter[str]()
     for stat in stats:
-        for status, number in stat["status_dict"].items():  # texts of exceptions, some of several lines
-            statuses[" ".join(status.split())[:40] or "no status"] += number
+        # Texts of exceptions, some of several lines, some with numbers in parentheses.
+        for status, number in stat["status_dict"].items():
+            statuses[" ".join(status.partition("(")[0].split())[:40] or "no status"] += number
     stored = statuses.pop("success", 0)
     reported = ", ".join(f"{status} {count}" for status, count in sorted(statuses.items()))
     return _row(run, stored, stored + sum(statuses.values()), reported)
