@@ -15,7 +15,7 @@ What an export takes more, as shares of its CPU time per image, each step measur
 
     photograph, WebDataset     SHA-256 of the image and of its shard 28 %, planning 10 to 15 %, header of the JPEG 1 %;
                                the rest reads, checks, copies and writes
-    small image, Parquet       planning 27 %, reading 20 %, header 6 %, SHA-256 3 %
+    small image, Parquet       planning 27 %, header 6 %, SHA-256 3 %
 
 In a profile (cProfile), fsync, receipts and manifest take at most 2 %, and the second copy of an ArrayRecord, whose
 writer needs a file of its own, a fifth. More than half of the start are NumPy, pyarrow, Pillow and protobuf.

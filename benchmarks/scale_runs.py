@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -151,10 +150,9 @@ print(json.dumps([path.stat().st_size, time.monotonic() - start, peak() - before
 
 
 def child(code: str, *args: object) -> Any:
-    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
-    as_the_command = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
-    environment = os.environ | as_the_command
-    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    as_the_command = "from beam_pipelines.runners import heap_limits; heap_limits.apply()\n"
+    command = [sys.executable, "-W", "ignore", "-c", as_the_command + code, *map(str, args)]
+    process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         raise RuntimeError(process.stderr)
     return json.loads(process.stdout.splitlines()[-1]) if process.stdout else []
