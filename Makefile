@@ -10,7 +10,7 @@ VENV_GCP ?= .venv-gcp
 VENV_PREFLIGHT ?= .venv-preflight
 VENV_BEAM_2_54 ?= .venv-beam-2.54
 VENV_PEERS_TORCH ?= .venv-peers-torch
-# Beside them, img2dataset, of whose dependencies some are older: python -m benchmarks.urls.
+# Beside them, img2dataset, of whose dependencies some are older: python -m benchmarks.conversion.urls.
 VENV_PEERS_URLS ?= .venv-peers-urls
 VENV_DOCS ?= .venv-docs
 VENV_TORCH ?= .venv-torch
@@ -347,12 +347,12 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).order
 	$(BENCHMARK).evaluation
 	$(BENCHMARK).training
-	$(BENCHMARK).fine_tuning
-	$(BENCHMARK).recipes
+	$(BENCHMARK).training.fine_tuning
+	$(BENCHMARK).training.recipes
 	$(BENCHMARK).exports
-	PYTHONPATH=tests $(BENCHMARK).urls
-	$(WITH_BUCKET) $(BENCHMARK).stores
-	PYTHONPATH=tests $(BENCHMARK).stores --reads=300
+	PYTHONPATH=tests $(BENCHMARK).conversion.urls
+	$(WITH_BUCKET) $(BENCHMARK).conversion.stores
+	PYTHONPATH=tests $(BENCHMARK).conversion.stores --reads=300
 	$(BENCHMARK).plots
 	$(BENCHMARK).tables
 

@@ -48,7 +48,7 @@ _SIZED = 64  # number of lines of a list for which the size of the file is reque
 # and, with --check=header, 100,000 by their CPU seconds, the start included (`--part=copying`).
 IMAGES_A_SECOND, IMAGE_BYTES = 655, 88_000
 HEADERS_A_SECOND = 2179
-# Measured: `python -m benchmarks.worker_memory`, whose PNGs take the most for each pixel.
+# Measured: `python -m benchmarks.conversion.worker_memory`, whose PNGs take the most for each pixel.
 _PROCESS_BYTES, _BYTES_PER_PIXEL = 260_000_000, 12
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md

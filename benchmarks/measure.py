@@ -28,6 +28,9 @@ from typing import Any, TypeVar
 import psutil
 
 RESULTS = Path(__file__).with_name("results")
+# The Pythons of the peers' environments.
+PEERS = Path(os.environ.get("VENV_PEERS", ".venv-peers")) / "bin" / "python"
+PEERS_TORCH = Path(os.environ.get("VENV_PEERS_TORCH", ".venv-peers-torch")) / "bin" / "python"
 _POLL_SECONDS = 0.05  # seconds
 _MAX_POLL_SHARE = 1 / 20  # of one core: adding up a large process's pages takes milliseconds
 # TensorFlow's notes on stderr are off. The bytecode of modules is kept, as that of an installed package is: without it,
@@ -204,7 +207,9 @@ def keep(part: str, table: Table) -> None:
     print(markdown(dataclasses.asdict(table)), flush=True)
     RESULTS.mkdir(exist_ok=True)
     flags = [flag for flag in sys.argv[1:] if not flag.startswith("--folder")]  # where files lie changes no figure
-    command = " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *flags])
+    names = Path(sys.argv[0]).with_suffix("").parts
+    module = ".".join(name for name in names[names.index("benchmarks") :] if name != "__main__")
+    command = " ".join(["python -m", module, *flags])
     report = {"part": part, "command": command, "machine": machine(), **dataclasses.asdict(table)}
     (RESULTS / f"{part}.json").write_text(json.dumps(report, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""What a process takes of its own: imported by the ways of benchmarks/input.py, in whatever environment they run."""
+"""What a process takes of its own: imported by the ways of benchmarks/input, in whatever environment they run."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 python -m benchmarks.tables [--results=benchmarks/results] [PAGE …]; what has not been measured stays as it is. README
 has a part of one table, between <!-- peers --> and <!-- end -->, which is taken from docs/benchmarks.md. docs/scale.md
-has what the formulas of benchmarks/scale.py give, between <!-- formulas --> and <!-- end -->.
+has what the formulas of benchmarks/scale/formulas.py give, between <!-- formulas --> and <!-- end -->.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import json
 import re
 from pathlib import Path
 
-from benchmarks import measure, scale
+from benchmarks import measure
+from benchmarks.scale.formulas import predictions
 
 BENCHMARKS, README = Path("docs/benchmarks.md"), Path("README.md")
 PAGES = tuple(
@@ -57,7 +58,7 @@ def with_peers(readme: str, benchmarks: str) -> str:
 
 def with_formulas(page: str) -> str:
     """Returns the page with what the formulas give for sizes that cannot be run."""
-    table = "\n".join(scale.predictions())
+    table = "\n".join(predictions())
     return _FORMULAS.sub(lambda marked: f"{marked[1]}\n{table}\n\n{marked[2]}", page)
 
 

@@ -17,24 +17,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import (
-    conversion,
-    conversion_cores,
-    conversion_sweep,
-    exports,
-    input_waits,
-    measure,
-    order,
-    plots,
-    scale,
-    tables,
-)
-from benchmarks import input as benchmarked_input
-from benchmarks.conversion_promises import num_records
-from benchmarks.conversion_ways import ALL, PLAIN_LOOP
+from benchmarks import measure, plots, tables
+from benchmarks.conversion import __main__ as conversion
+from benchmarks.conversion import cores as conversion_cores
+from benchmarks.conversion import sweep as conversion_sweep
+from benchmarks.conversion.promises import num_records
+from benchmarks.conversion.ways import ALL, PLAIN_LOOP
 from benchmarks.corpus import photograph
-from benchmarks.evaluation import account
-from benchmarks.order_mixing import meetings, mixing
+from benchmarks.evaluation.__main__ import account
+from benchmarks.exports import __main__ as exports
+from benchmarks.input import __main__ as input_benchmark
+from benchmarks.input import waits as input_waits
+from benchmarks.order import __main__ as order
+from benchmarks.order.mixing import meetings, mixing
+from benchmarks.scale.__main__ import check as check_formulas
 from tpu_input.dataset_format.records import frame
 
 
@@ -63,7 +59,7 @@ def test_jumps_of_more_than_a_fifth_between_neighbours_of_one_axis_are_listed():
 
 @pytest.mark.long
 def test_what_a_conversion_takes_follows_the_formulas(tmp_path, capsys):
-    scale.check(tmp_path, [2000])
+    check_formulas(tmp_path, [2000])
     cells = dict(re.findall(r"^\| (\w+) \| ([\d,]+ \([\d.]+\)) \|$", capsys.readouterr().out, re.MULTILINE))
     ratios = {name: float(cell.split("(")[1].rstrip(")")) for name, cell in cells.items()}
     # The largest range of so few images is a matter of chance; memory and the paths in working files, of the machine.
@@ -87,7 +83,7 @@ def test_settings_of_a_conversion_run_and_neighbours_follow_each_other(tmp_path)
 @pytest.mark.long
 def test_training_is_measured_beside_one_batch_and_by_where_its_time_goes(tmp_path):
     pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
-    from benchmarks import training
+    from benchmarks.training import __main__ as training
 
     flags = argparse.Namespace(folder=tmp_path, count=200, network="cnn", steps=2)
     (row,) = training.input_part(flags).rows
@@ -106,7 +102,7 @@ def test_training_is_measured_beside_one_batch_and_by_where_its_time_goes(tmp_pa
 
 @pytest.mark.long
 def test_fine_tuning_is_compared_with_random_weights_at_each_rate(tmp_path):
-    from benchmarks import fine_tuning
+    from benchmarks.training import fine_tuning
 
     (row,) = fine_tuning.compared(tmp_path, [3], [fine_tuning.DEFAULT_RATE], steps_before=2, steps=2)
     assert (row.rate, row.seed) == (fine_tuning.DEFAULT_RATE, 3)
@@ -118,7 +114,7 @@ def test_fine_tuning_is_compared_with_random_weights_at_each_rate(tmp_path):
 @pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")  # Keras 2.15's own seeds
 @pytest.mark.parametrize("recipe", ["digits", "small_photos"])
 def test_accuracies_of_a_recipe_are_found_by_step_for_each_seed(tmp_path, recipe):
-    from benchmarks import recipes
+    from benchmarks.training import recipes
 
     options = {"train_steps": 4, "steps_per_eval": 2, "train_batch_size": 64}
     accuracies = recipes.accuracies(tmp_path, recipe, [0, 1], epochs=None, **options)
@@ -211,7 +207,7 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
         "Before\n<!-- table measured -->\nold\n<!-- end -->\nbetween\n<!-- table other -->\nold\n<!-- end -->\n"
     )
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["/somewhere/input.py", "--part=speed", "--folder=/of/mine"])
+    monkeypatch.setattr(sys, "argv", ["/somewhere/benchmarks/input/__main__.py", "--part=speed", "--folder=/of/mine"])
     rows: list[dict[str, Any]] = [{"way": "ours", "s": 1234.5}, {"way": "theirs"}]
     goals = measure.against([("ours", "theirs", 1.1), ("ours", "absent", 1.0)], {"ours": 3, "theirs": 2}, "CPU time")
     measure.keep("measured", measure.Table(rows, {"way": "way", "seconds": "s:,.1f"}, goals))
@@ -272,9 +268,9 @@ def test_what_more_cores_would_take_follows_from_one_and_two():
 
 
 def test_each_part_of_the_pages_is_one_that_is_measured():
-    parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
+    parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in input_benchmark.PARTS}
     parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
-    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "trainers"}
+    parts |= {"fine_tuning", "recipes", "tpu_bounds", "frameworks", "trainers", "convolutions"}
     parts |= {"conversion_cores", "conversion_cores_computed", "exports", "stores", "stores_reads", "urls"}
     texts = [page.read_text() for page in tables.PAGES]
     marks = [part for text in texts for part in re.findall("<!-- table (\\w+) -->", text)]

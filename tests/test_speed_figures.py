@@ -10,7 +10,8 @@ import re
 import pytest
 
 from beam_pipelines import dry_run
-from benchmarks import scale, tables
+from benchmarks import tables
+from benchmarks.scale.formulas import SIZES
 from documentation import prose
 from support.pages import ROOT, unwrapped
 
@@ -148,7 +149,7 @@ def test_a_dry_run_estimates_by_the_measured_speeds():
 def test_scale_has_what_the_formulas_give():
     page = ROOT / "docs" / "scale.md"
     assert tables.with_formulas(page.read_text()) == page.read_text()
-    images = scale.SIZES[1][0]
+    images = SIZES[1][0]
     minutes = round(images / dry_run.IMAGES_A_SECOND / 64 / 60)
     assert page.read_text().count(f"{minutes} minutes") == 2
 

@@ -25,7 +25,7 @@ from beam_pipelines.runners.executors import MANY_IN_FLIGHT, Executor, Processes
 from beam_pipelines.sources.url_names import is_url
 
 # An image takes an owner a tenth of the time that it takes a worker. For two thirds of it, in SHA-256 and system calls,
-# other threads of the owner run (benchmarks.shard_owner).
+# other threads of the owner run (benchmarks.conversion.shard_owner).
 WORKERS_PER_OWNER = 20
 
 

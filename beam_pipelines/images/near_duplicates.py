@@ -6,8 +6,8 @@
 Every pair within DISTANCE bits is found and counted, except pairs whose bytes of the hash are shared by too many
 images to compare them all; these images are counted too.
 
-Neither test is sufficient alone. Measured with benchmarks/near_duplicates.py, which documents the source of the
-pictures, on 260 photographs (animals, monuments, tools) and on 519 pictures of nebulae, which have similar hashes:
+Neither test is sufficient alone. Measured with benchmarks/conversion/near_duplicates.py, which documents the source of
+the pictures, on 260 photographs (animals, monuments, tools) and on 519 pictures of nebulae, which have similar hashes:
 
     bits that differ, at most                       3        4        5        6        7
     changed photos:    JPEG quality 60           97 %     98 %     98 %     99 %     99 %

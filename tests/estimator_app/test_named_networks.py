@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.networks import flops
+from benchmarks.training.networks import flops
 from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.model.keras_applications import application, applications
 from estimator_app.model.layer_names import variables_of

@@ -45,7 +45,7 @@ def compiled(manifest, batch, search=False, **options):
 def test_a_network_that_fits_is_counted(digits_dataset):
     part, program = compiled(digits_dataset, 64, image_size=32)
     assert not part.fails, part
-    # 3 times forward, which `python -m benchmarks.networks` counts as 0.0193 GFLOP an image.
+    # 3 times forward, which `python -m benchmarks.training.networks` counts as 0.0193 GFLOP an image.
     assert program.flops == pytest.approx(64 * 3 * 0.0193e9, rel=0.25)
     assert program.memory["argument"] > 2 * 4 * 288_746  # weights and momentum
     assert "FLOP per byte" in str(part)
@@ -165,7 +165,7 @@ def test_the_step_of_the_example_in_jax_compiles_for_all_cores(capsys, in_tests)
     assert "✗" not in out
     assert "GiB of memory per core" in out
     assert re.search(r"✓ the 4 cores exchange tensors: \d+ all-reduce", out)
-    # 3 times forward, which `python -m benchmarks.networks` counts as 0.0193 GFLOP an image of this size.
+    # 3 times forward, which `python -m benchmarks.training.networks` counts as 0.0193 GFLOP an image of this size.
     (flops,) = re.findall(r"([\d.]+) GFLOP", out)[:1]
     assert float(flops) == pytest.approx(32 * 3 * 0.0193, rel=0.25)
 

@@ -80,7 +80,7 @@ def test_the_whole_page_of_a_good_run_without_tensorflow_or_beam(digits_dataset)
         r"the TPU needs [\d,]+ images/s from .+ per core(, (and|but) a VM has 112 vCPUs| can decode that, but)",
         process.stdout,
     )
-    # 3 times forward, which `python -m benchmarks.networks` counts as 0.0193 GFLOP an image of 32 pixels.
+    # 3 times forward, which `python -m benchmarks.training.networks` counts as 0.0193 GFLOP an image of 32 pixels.
     (flops,) = re.findall(r"takes ([\d.]+) GFLOP", process.stdout)
     assert float(flops) == pytest.approx(8 * 3 * 0.0193 / 4, rel=0.35)
     assert lines[-1] == "nothing found that would fail on a TPU; lines marked – were not checked"
