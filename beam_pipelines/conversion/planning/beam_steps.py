@@ -20,7 +20,7 @@ import apache_beam as beam
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 from apache_beam.transforms import combiners
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipelines import storage
@@ -39,6 +39,7 @@ from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_r
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import find_files, list_below, list_part
 from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, merge_batches
+from beam_pipelines.sources.rows import Row
 from tpu_input.command_line.cores import num_cores
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
@@ -86,8 +87,8 @@ def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[Batches
         | "Compare with the dataset" >> beam.Map(extension.find_changes, options)
     )
     layout = layout | "Tell changes" >> beam.Map(extension.tell_changes, AsSingleton(changes), options)
-    new = beam.Map(_new_inputs, AsSingleton(changes), options).with_output_types(Batch)
-    return _split_and_size(labelled | "New inputs" >> new, options), layout
+    new = labelled | "New inputs" >> _map_rows(extension.new_rows, AsSingleton(changes), options)
+    return _split_and_size(new, options), layout
 
 
 def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
@@ -136,13 +137,16 @@ class _Parts(beam.DoFn):
         return self._parts.add(*numbered)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        window = GlobalWindow()
-        for element in self._parts.rest():
-            yield WindowedValue(element, window.max_timestamp(), (window,))
+        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._parts.rest())
 
 
 def _in_parts(function: Callable[..., Numbered], *sides: Any) -> Any:
     return beam.ParDo(_Parts(function), *sides).with_output_types(tuple[int, bytes])
+
+
+def _map_rows(function: Callable[..., Iterable[Row]], *arguments: Any) -> Any:
+    """Returns the step that calls Batch.map_rows() of each batch."""
+    return beam.Map(Batch.map_rows, function, *arguments).with_output_types(Batch)
 
 
 def _by_range(placed: Batch, plan: Plan) -> Numbered:
@@ -196,19 +200,19 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
 
 def _open(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Any]:
     parts: list[Part] = []
-    items = (item for item in list_part(part, options) if not _take_part(item, parts))
-    for batch in _batched(items, is_list):
+
+    def batches() -> Iterator[Batch]:
+        for item in list_part(part, options):
+            if isinstance(item, Part):
+                parts.append(item)
+            else:
+                yield item
+
+    for batch in _batched(batches(), is_list):
         yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
         parts.clear()
         yield batch
     yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
-
-
-def _take_part(item: Batch | Part, parts: list[Part]) -> bool:
-    """Adds what is found in a part to a list if it is another part; returns whether it is."""
-    if isinstance(item, Part):
-        parts.append(item)
-    return isinstance(item, Part)
 
 
 def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Batch]:
@@ -247,10 +251,6 @@ def _label_and_size(batch: Batch, layout: Layout, ratios: dict[str, float], opti
 
 def _compare_inputs(batch: Batch, options: ConvertOptions) -> Iterator[tuple[str, extension.Comparison]]:
     yield from extension.compare_inputs(batch.rows(), options).items()
-
-
-def _new_inputs(batch: Batch, changes: extension.Changes, options: ConvertOptions) -> Batch:
-    return batch.map_rows(extension.new_rows, changes, options)
 
 
 def _split_and_size(labelled: Batches, options: ConvertOptions, has_groups: bool = False) -> Batches:
@@ -309,13 +309,10 @@ def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
         | "Group classes" >> beam.GroupByKey()
         | "Ends of splits" >> beam.Map(_ends, options)
     )
-    choose = beam.Map(_choose, AsSingleton(counts), AsDict(ends), options).with_output_types(Batch)
-    divided: Batches = batches | "Choose splits" >> choose
+    divided: Batches = batches | "Choose splits" >> _map_rows(
+        split_choice.choose_splits, AsSingleton(counts), AsDict(ends), options
+    )
     return divided
-
-
-def _choose(batch: Batch, counts: dict[str, int], ends: dict[Any, list[float]], options: ConvertOptions) -> Batch:
-    return batch.map_rows(split_choice.choose_splits, counts, ends, options)
 
 
 def _ends(
@@ -356,9 +353,8 @@ class _Sample(beam.DoFn):
         self._samples.add(batch)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        window = GlobalWindow()
         for kind, rows in self._samples.by_kind().items():
-            yield WindowedValue((kind, Batch.from_rows(rows)), window.max_timestamp(), (window,))
+            yield GlobalWindows.windowed_value_at_end_of_window((kind, Batch.from_rows(rows)))
 
 
 def _measure(keyed: tuple[str, Iterable[Batch]], options: ConvertOptions) -> tuple[str, float]:
@@ -399,13 +395,8 @@ def _group_look_alikes(batches: Batches, options: ConvertOptions) -> Batches:
     if options.group_by != NEAR_DUPLICATES:
         return batches
     look_alikes = batches | "Look-alikes to group" >> FindLookAlikes(options)
-    group = beam.Map(_group_by_look, AsSingleton(look_alikes)).with_output_types(Batch)
-    grouped: Batches = batches | "Group look-alikes" >> group
+    grouped: Batches = batches | "Group look-alikes" >> _map_rows(duplicates.group_by_look, AsSingleton(look_alikes))
     return grouped
-
-
-def _group_by_look(batch: Batch, firsts: dict[str, str]) -> Batch:
-    return batch.map_rows(duplicates.group_by_look, firsts)
 
 
 def _pictures(batch: Batch, options: ConvertOptions) -> Iterator[duplicates.LookAlike]:
