@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beam_pipelines.conversion.plan import BUCKET_BITS
-from beam_pipelines.conversion.planning.cutting import range_bits
+from beam_pipelines.conversion.plan import BUCKET_BITS, range_bits
 from beam_pipelines.dry_run import IMAGES_A_SECOND
 from benchmarks.corpus import make_corpus
 from benchmarks.scale_runs import CONVERSION, CUT, INDEX, MANIFEST, SHUFFLE, child

@@ -26,9 +26,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.plan import Plan, place_rows, with_positions
+from beam_pipelines.conversion.plan import Plan, by_range, cut, place_rows, range_bits, with_positions
 from beam_pipelines.conversion.planning import duplicates, split_choice
-from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks, split_sums
 from beam_pipelines.conversion.planning.record_sizes import Samples, first_rows, measure, size_rows
 from beam_pipelines.conversion.planning.row_batches import Numbered, Parts, by_hash, groups_of
@@ -39,7 +38,6 @@ from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_r
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import find_files, list_below, list_part
 from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, merge_batches
-from beam_pipelines.sources.rows import Row
 from tpu_input.command_line.cores import num_cores
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
@@ -87,8 +85,8 @@ def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[Batches
         | "Compare with the dataset" >> beam.Map(extension.find_changes, options)
     )
     layout = layout | "Tell changes" >> beam.Map(extension.tell_changes, AsSingleton(changes), options)
-    new = labelled | "New inputs" >> _map_rows(extension.new_rows, AsSingleton(changes), options)
-    return _split_and_size(new, options), layout
+    new = beam.Map(_new_inputs, AsSingleton(changes), options).with_output_types(Batch)
+    return _split_and_size(labelled | "New inputs" >> new, options), layout
 
 
 def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
@@ -142,11 +140,6 @@ class _Parts(beam.DoFn):
 
 def _in_parts(function: Callable[..., Numbered], *sides: Any) -> Any:
     return beam.ParDo(_Parts(function), *sides).with_output_types(tuple[int, bytes])
-
-
-def _map_rows(function: Callable[..., Iterable[Row]], *arguments: Any) -> Any:
-    """Returns the step that calls Batch.map_rows() of each batch."""
-    return beam.Map(Batch.map_rows, function, *arguments).with_output_types(Batch)
 
 
 def _by_range(placed: Batch, plan: Plan) -> Numbered:
@@ -253,18 +246,22 @@ def _compare_inputs(batch: Batch, options: ConvertOptions) -> Iterator[tuple[str
     yield from extension.compare_inputs(batch.rows(), options).items()
 
 
+def _new_inputs(batch: Batch, changes: extension.Changes, options: ConvertOptions) -> Batch:
+    return batch.map_rows(extension.new_rows, changes, options)
+
+
 def _split_and_size(labelled: Batches, options: ConvertOptions, has_groups: bool = False) -> Batches:
     """Returns rows that have labels with splits, if these depend on other rows, and with estimated record sizes.
 
-    Args:
-      labelled: Batches of labeled rows.
-      options: Options of the conversion.
-      has_groups: Whether rows may name groups of their own, which were not kept together before.
+    With `has_groups`, rows may name groups of their own, which were not kept together before.
     """
     grouped = labelled
     if options.group_by or has_groups:  # a folder of a split names the split of its images, so that groups are after it
         grouped = keep_groups_together(_group_look_alikes(labelled, options))
-    return _size(_choose_splits(reject_duplicates(grouped, options), options), options)
+    divided = _choose_splits(reject_duplicates(grouped, options), options)
+    size = beam.Map(size_rows, AsDict(_ratios(divided, options)), options).with_output_types(Batch)
+    sized: Batches = divided | "Size" >> size
+    return sized
 
 
 def keep_groups_together(batches: Batches) -> Batches:
@@ -309,10 +306,13 @@ def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
         | "Group classes" >> beam.GroupByKey()
         | "Ends of splits" >> beam.Map(_ends, options)
     )
-    divided: Batches = batches | "Choose splits" >> _map_rows(
-        split_choice.choose_splits, AsSingleton(counts), AsDict(ends), options
-    )
+    choose = beam.Map(_choose, AsSingleton(counts), AsDict(ends), options).with_output_types(Batch)
+    divided: Batches = batches | "Choose splits" >> choose
     return divided
+
+
+def _choose(batch: Batch, counts: dict[str, int], ends: dict[Any, list[float]], options: ConvertOptions) -> Batch:
+    return batch.map_rows(split_choice.choose_splits, counts, ends, options)
 
 
 def _ends(
@@ -320,13 +320,6 @@ def _ends(
 ) -> tuple[split_choice.SplitClass, list[float]]:
     split_class, points = keyed
     return split_class, split_choice.ends_of_splits(split_class, itertools.chain.from_iterable(points), options)
-
-
-def _size(batches: Batches, options: ConvertOptions) -> Batches:
-    """Returns rows that have a label with their estimated record sizes, or with a reason for a wrong name or size."""
-    size = beam.Map(size_rows, AsDict(_ratios(batches, options)), options).with_output_types(Batch)
-    sized: Batches = batches | "Size" >> size
-    return sized
 
 
 def _ratios(batches: Batches, options: ConvertOptions) -> PCollection[tuple[str, float]]:
@@ -395,8 +388,13 @@ def _group_look_alikes(batches: Batches, options: ConvertOptions) -> Batches:
     if options.group_by != NEAR_DUPLICATES:
         return batches
     look_alikes = batches | "Look-alikes to group" >> FindLookAlikes(options)
-    grouped: Batches = batches | "Group look-alikes" >> _map_rows(duplicates.group_by_look, AsSingleton(look_alikes))
+    group = beam.Map(_group_by_look, AsSingleton(look_alikes)).with_output_types(Batch)
+    grouped: Batches = batches | "Group look-alikes" >> group
     return grouped
+
+
+def _group_by_look(batch: Batch, firsts: dict[str, str]) -> Batch:
+    return batch.map_rows(duplicates.group_by_look, firsts)
 
 
 def _pictures(batch: Batch, options: ConvertOptions) -> Iterator[duplicates.LookAlike]:
