@@ -458,7 +458,7 @@ def _begin(
     folder.write_conversion(conversion)
     folder.write_plan(plan)
     unwritten = folder.reopen()
-    phases.counter("shards_resumed").inc(sum(map(len, plan.shards.values())) - len(unwritten))
+    phases.counter("shards_resumed").inc(len(plan.shard_names) - len(unwritten))
     if phases.is_shown():  # in a runner within the command's process
         phases.begin("writing", folder.num_rows(plan, unwritten))
     yield from unwritten
