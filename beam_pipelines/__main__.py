@@ -21,7 +21,7 @@ logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(messa
 from beam_pipelines import missing_inputs  # noqa: E402
 from beam_pipelines.conversion_flags import (  # noqa: E402
     add_conversion_flags,
-    add_export_flags,
+    add_output_flags,
     add_rewriting_flags,
     positive,
 )
@@ -125,7 +125,7 @@ def make_parser() -> Parser:
     flag = group("export")
     flag("--format", required=True, choices=tuple(EXPORTS), help=_HELP["format"])
     flag("--split", default="", metavar="NAME", help=_HELP["split"])
-    add_export_flags(group)
+    add_output_flags(flag)
     _add_running_flags(group("execution"))
 
     command = add_command(commands, "diff", "flowers flowers_relabelled")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME
@@ -81,14 +81,12 @@ def rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         Source(path, name=name, splits="again" if flags.command == "split" else "kept", **changes)
         for name, path in named_datasets(flags.datasets)
     ]
-    changed = {name: value for name in _CHANGED_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    changed = _changed_options(flags)
     if flags.command == "split":
         if (flags.folds is None) == ("splits" not in changed):
             raise ValueError("split needs either --splits, such as train=90%,validation=10%, or --folds")
         if flags.folds:
             changed["splits"] = tuple((f"fold{number + 1}", 1 / flags.folds) for number in range(flags.folds))
-    if "shard_bytes" in changed:
-        changed = {"num_shards": ()} | changed
     if flags.command == "merge":
         changed = {"dedup": "exact"} | changed
     options = rewriting(sources, flags.output, getattr(flags, "add_classes", False), flags.check, **changed)
@@ -96,39 +94,30 @@ def rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 
 
 def export_dataset(flags: argparse.Namespace, beam_flags: list[str]) -> int:
-    changed = {name: value for name in _EXPORT_OPTIONS if (value := getattr(flags, name, None)) is not None}
-    if "shard_bytes" in changed:
-        changed = {"num_shards": ()} | changed
-    options = exporting(flags.dataset, flags.output, flags.format, flags.split, **changed)
+    options = exporting(flags.dataset, flags.output, flags.format, flags.split, **_changed_options(flags))
     return _run_conversion(flags, options, beam_flags)
 
 
-_EXPORT_OPTIONS = ("shard_bytes", "num_shards", "overwrite")
+def _changed_options(flags: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options that flags name, where the dataset's would be taken otherwise."""
+    changed = {name: value for name in _CHANGED_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    return {"num_shards": ()} | changed if "shard_bytes" in changed else changed
+
+
+# Not all of these commands have a flag for each.
 _CHANGED_OPTIONS = (
-    "splits",
-    "stratify",
-    "group_by",
-    "seed",
-    "dedup",
-    "shard_bytes",
-    "num_shards",
-    "max_rejected",
-    "overwrite",
+    *("splits", "stratify", "group_by", "seed", "dedup"),
+    *("shard_bytes", "num_shards", "max_rejected", "overwrite"),
 )
 
 
 def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_flags: list[str]) -> int:
-    if flags.runner and flags.num_processes:
-        raise ValueError(
-            f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
-            f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
-        )
+    beam_options = _beam_options(flags, beam_flags, "processes")
     if not flags.runner and flags.no_wait:
         raise ValueError("--no_wait needs --runner of an engine, as this machine works only while the command does")
     if not flags.runner and flags.dry_run:
         _say_checks(flags, dry_run(options, flags.num_processes))
         return 0
-    beam_options = _beam_options(flags.runner, beam_flags) if flags.runner else None
     paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
     with _on_workers(beam_options, [*paths, options.output]):
         if beam_options and _is_launched(flags, options, beam_options):
@@ -184,7 +173,12 @@ def _is_launched(flags: argparse.Namespace, options: ConvertOptions, beam_option
     from beam_pipelines.runners import launch_checks
 
     if flags.dry_run:
-        _dry_run_of_dataflow(flags, options, beam_options)
+        if launch_checks.name_of(beam_options) != "dataflow":
+            raise ValueError(
+                "--dry_run is only available on this machine and with --runner=DataflowRunner; to test another runner, "
+                "convert a few images"
+            )
+        _say_checks(flags, dry_run_of_dataflow(options, beam_options))
     elif flags.no_wait or launch_checks.template_of(beam_options):
         _submit(flags, options, beam_options)
     else:
@@ -205,17 +199,6 @@ def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: Pi
         _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
 
 
-def _dry_run_of_dataflow(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> None:
-    from beam_pipelines.runners import launch_checks
-
-    if launch_checks.name_of(beam_options) != "dataflow":
-        raise ValueError(
-            "--dry_run is only available on this machine and with --runner=DataflowRunner; to test another runner, "
-            "convert a few images"
-        )
-    _say_checks(flags, dry_run_of_dataflow(options, beam_options))
-
-
 def _say_checks(flags: argparse.Namespace, lines: Iterator[str]) -> None:
     flags.result = {"dry_run": []}
     for line in lines:
@@ -224,18 +207,12 @@ def _say_checks(flags: argparse.Namespace, lines: Iterator[str]) -> None:
 
 
 def verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
-    if not flags.runner:
-        return _verify_or_repair(flags, None)
-    if flags.num_threads:
-        raise ValueError(
-            f"--num_threads={flags.num_threads} is for threads on this machine; leave it out, as "
-            f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
-        )
-    beam_options = _beam_options(flags.runner, beam_flags)
+    beam_options = _beam_options(flags, beam_flags, "threads")
     with _on_workers(beam_options, [flags.dataset]):
-        from beam_pipelines.runners import launch_checks
+        if beam_options:
+            from beam_pipelines.runners import launch_checks
 
-        launch_checks.check_writable(beam_options)
+            launch_checks.check_writable(beam_options)
         return _verify_or_repair(flags, beam_options)
 
 
@@ -243,16 +220,15 @@ def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions |
     with phases.progress():
         findings = verify_dataset(flags.dataset, not flags.quick, flags.num_threads, beam_options, flags.shard)
     remove_leftovers(findings.manifest)
-    path, before = findings.manifest.path, findings
+    path, repaired = findings.manifest.path, list[str]()
     for problem in findings.problems:
         _say(flags, problem)
     if flags.repair and (findings.damaged or findings.lengths_damaged):
-        findings = _repair(flags, findings, beam_options)
-    repaired = [*before.damaged, *[lengths_name(before.manifest.edition)] * before.lengths_damaged]
+        repaired, findings = _repair(flags, findings, beam_options)
     flags.result = {
         "problems": findings.problems,
         "damaged": findings.damaged,
-        "repaired": repaired if findings is not before else [],
+        "repaired": repaired,
         "is_decoded": not flags.quick,
     } | summary(findings.manifest)
     if findings.problems:
@@ -268,19 +244,21 @@ def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions |
     return 0
 
 
-def _repair(flags: argparse.Namespace, findings: Findings, beam_options: PipelineOptions | None) -> Findings:
-    """Re-creates what is damaged; returns what is found after that."""
+def _repair(
+    flags: argparse.Namespace, findings: Findings, beam_options: PipelineOptions | None
+) -> tuple[list[str], Findings]:
+    """Re-creates what is damaged; returns the names of these files, and what is found after that."""
     path = findings.manifest.path
     if findings.damaged:
         sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
         _say(flags, f"{path}: re-reading {sources}")
-    repair(findings, beam_options, flags.num_threads)
+    repaired = repair(findings, beam_options, flags.num_threads)
     if findings.damaged:
         _say(flags, f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
     if findings.lengths_damaged:
         _say(flags, f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
     with phases.progress():
-        return verify_dataset(path, not flags.quick, flags.num_threads, beam_options, flags.shard)
+        return repaired, verify_dataset(path, not flags.quick, flags.num_threads, beam_options, flags.shard)
 
 
 def diff(flags: argparse.Namespace, _: list[str]) -> int:
@@ -313,7 +291,15 @@ def report(flags: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _beam_options(runner: str, beam_flags: list[str]) -> PipelineOptions:
+def _beam_options(flags: argparse.Namespace, beam_flags: list[str], workers: str) -> PipelineOptions | None:
+    """Returns the options of --runner; None without it, when the command has `workers` of this machine."""
+    if not flags.runner:
+        return None
+    if number := getattr(flags, f"num_{workers}"):
+        raise ValueError(
+            f"--num_{workers}={number} is for {workers} on this machine; leave it out, as --runner={flags.runner} has "
+            "flags of its own for the number of workers, or leave out --runner"
+        )
     from beam_pipelines.runners import execution
 
     if any("multi_processing" in flag for flag in beam_flags):
@@ -321,4 +307,4 @@ def _beam_options(runner: str, beam_flags: list[str]) -> PipelineOptions:
             "Beam's local runner hangs forever if one of its worker processes dies; leave out multi_processing: "
             "without --runner, a conversion uses processes of its own on all cores"
         )
-    return execution.options_of(runner, beam_flags)
+    return execution.options_of(flags.runner, beam_flags)

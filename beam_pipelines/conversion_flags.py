@@ -22,9 +22,60 @@ def add_conversion_flags(group: Callable[[str], AddFlag]) -> None:
     Args:
       group: Function from the title of a group of flags to the function that adds a flag to it.
     """
-    _input_flags(group)
+    flag = group("inputs")
+    flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
+    flag("--record", default="", metavar="FORMAT", help=_HELP["record"])
+    flag("--ignore", default=[], action="append", metavar="GLOB", help=_HELP["ignore"])
+    add_flags(
+        flag, ConvertOptions, ("dedup", "max_rejected"), max_rejected=Flag(parse=percent, metavar="N%", default="1%")
+    )
+    flag = group("labels")
+    add_flags(
+        flag,
+        ConvertOptions,
+        ("label_type", "label_separator", "labels", "first_label"),
+        label_type=Flag(default=ConvertOptions.label_type, unset=True),
+        label_separator=Flag(help=_HELP["label_separator"]),
+        labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
+    )
+    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    flag("--label_names", default="", metavar="FILE", help=_HELP["label_names"])
+    flag("--label_pattern", default="", metavar="REGEX", help=_HELP["label_pattern"])
+    flag("--unlabelled", action="store_true", help=_HELP["unlabelled"])
+    flag = group("lists")
+    for name in _COLUMN_FLAGS:
+        metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")
+        flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
+    further = Flag("feature", features, "NAME:TYPE,…", _HELP["feature"], "none")
+    add_flags(flag, ConvertOptions, ("features",), features=further)
+    add_flags(
+        group("lists of URLs"),
+        UrlOptions,
+        _URL_FLAGS,
+        url_timeout=Flag(metavar="SECONDS"),
+        url_image_bytes=Flag("url_image_size", num_bytes, "SIZE", default="100KB"),
+        url_max_bytes=Flag("url_max_size", num_bytes, "SIZE", default="20MB"),
+    )
     add_flags(group("images"), ImageOptions, _IMAGE_FLAGS, **_IMAGE_METAVARS)
-    _dataset_flags(group)
+    add_flags(
+        group("splits"),
+        ConvertOptions,
+        ("splits", "stratify", "group_by", "validation", "seed"),
+        splits=Flag(
+            parse=splits, metavar="NAME=N%,…", help=_HELP["splits"], default="train=90%,validation=10%", unset=True
+        ),
+        group_by=_GROUP_BY,
+        validation=Flag(parse=percent, metavar="N%", help=_HELP["validation"], default="0%"),
+    )
+    add_flags(
+        group("dataset"),
+        ConvertOptions,
+        ("output", "overwrite", "extend", "prune", "shard_bytes", "num_shards"),
+        output=_OUTPUT,
+        prune=Flag(help=_HELP["prune"]),
+        shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "100MB"),
+        num_shards=Flag(parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="by --shard_size"),
+    )
 
 
 def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
@@ -33,31 +84,20 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
     Raises:
       ValueError: They contradict each other, or have no effect.
     """
-    as_given = (
-        "shard_bytes",
-        "num_shards",
-        "labels",
-        "first_label",
-        "seed",
-        "dedup",
-        "ignore",
-        "max_rejected",
-        "overwrite",
-    )
-    option_names = ("extend", "prune", "features", "label_separator", "stratify", "group_by", "validation")
+    # Most flags are stored under the name of their option, and become it as they are.
+    option_names = [field.name for field in dataclasses.fields(ConvertOptions) if hasattr(flags, field.name)]
     label_type = flags.label_type or ("none" if flags.unlabelled else ConvertOptions.label_type)
     if flags.unlabelled and label_type != "none":
         raise ValueError(f"--unlabelled stores no labels, but --label_type={label_type} does; leave out one of them")
-    return ConvertOptions(
-        sources=_sources(flags),
-        output=flags.output,
-        splits=flags.splits or ConvertOptions.splits,
-        splits_required=bool(flags.splits),
-        label_type=label_type,
-        images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
-        urls=UrlOptions(**{name: getattr(flags, name) for name in _URL_FLAGS}),
-        **{name: getattr(flags, name) for name in (*as_given, *option_names)},
-    )
+    changed = {
+        "sources": _sources(flags),
+        "splits": flags.splits or ConvertOptions.splits,
+        "splits_required": bool(flags.splits),
+        "label_type": label_type,
+        "images": ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
+        "urls": UrlOptions(**{name: getattr(flags, name) for name in _URL_FLAGS}),
+    }
+    return ConvertOptions(**{name: getattr(flags, name) for name in option_names} | changed)
 
 
 def _sources(flags: argparse.Namespace) -> tuple[Source, ...]:
@@ -102,17 +142,15 @@ def add_rewriting_flags(group: Callable[[str], AddFlag], command: str) -> None:
         seed=Flag(metavar="N", default="the dataset's", unset=True),
         dedup=Flag(default="exact", unset=True),
     )
-    _add_output_flags(group("dataset"), max_rejected=Flag(parse=percent, metavar="N%", default="1%"))
+    add_output_flags(group("dataset"), max_rejected=Flag(parse=percent, metavar="N%", default="1%"))
     group("dataset")("--check", choices=get_args(Check), default="header", help=_HELP["check"])
 
 
-def add_export_flags(group: Callable[[str], AddFlag]) -> None:
-    """Adds the flags of an export that it shares with a dataset; those that are not given are None."""
-    _add_output_flags(group("export"))
+def add_output_flags(flag: AddFlag, **more: Flag) -> None:
+    """Adds the flags about the output of a command that reads a dataset, and `more` of the options.
 
-
-def _add_output_flags(flag: AddFlag, **more: Flag) -> None:
-    """Adds the flags about the output of a command that reads a dataset, and `more` of the options."""
+    Those that are not given are None.
+    """
     add_flags(
         flag,
         ConvertOptions,
@@ -152,43 +190,6 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
     return datasets
 
 
-def _input_flags(group: Callable[[str], AddFlag]) -> None:
-    flag = group("inputs")
-    flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
-    flag("--record", default="", metavar="FORMAT", help=_HELP["record"])
-    flag("--ignore", default=[], action="append", metavar="GLOB", help=_HELP["ignore"])
-    add_flags(
-        flag, ConvertOptions, ("dedup", "max_rejected"), max_rejected=Flag(parse=percent, metavar="N%", default="1%")
-    )
-    flag = group("labels")
-    add_flags(
-        flag,
-        ConvertOptions,
-        ("label_type", "label_separator", "labels", "first_label"),
-        label_type=Flag(default=ConvertOptions.label_type, unset=True),
-        label_separator=Flag(help=_HELP["label_separator"]),
-        labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
-    )
-    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
-    flag("--label_names", default="", metavar="FILE", help=_HELP["label_names"])
-    flag("--label_pattern", default="", metavar="REGEX", help=_HELP["label_pattern"])
-    flag("--unlabelled", action="store_true", help=_HELP["unlabelled"])
-    flag = group("lists")
-    for name in _COLUMN_FLAGS:
-        metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")
-        flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
-    further = Flag("feature", features, "NAME:TYPE,…", _HELP["feature"], "none")
-    add_flags(flag, ConvertOptions, ("features",), features=further)
-    add_flags(
-        group("lists of URLs"),
-        UrlOptions,
-        _URL_FLAGS,
-        url_timeout=Flag(metavar="SECONDS"),
-        url_image_bytes=Flag("url_image_size", num_bytes, "SIZE", default="100KB"),
-        url_max_bytes=Flag("url_max_size", num_bytes, "SIZE", default="20MB"),
-    )
-
-
 _URL_FLAGS = [field.name for field in dataclasses.fields(UrlOptions)]
 _COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
 
@@ -202,28 +203,6 @@ def _with_columns(flags: argparse.Namespace) -> list[Source]:
             f"--{next(iter(columns))} is for lists, but no --input is a .csv, .tsv or .jsonl: {sources[0].path!r}"
         )
     return [dataclasses.replace(source, **columns) if source.is_list else source for source in sources]
-
-
-def _dataset_flags(group: Callable[[str], AddFlag]) -> None:
-    add_flags(
-        group("splits"),
-        ConvertOptions,
-        ("splits", "stratify", "group_by", "validation", "seed"),
-        splits=Flag(
-            parse=splits, metavar="NAME=N%,…", help=_HELP["splits"], default="train=90%,validation=10%", unset=True
-        ),
-        group_by=_GROUP_BY,
-        validation=Flag(parse=percent, metavar="N%", help=_HELP["validation"], default="0%"),
-    )
-    add_flags(
-        group("dataset"),
-        ConvertOptions,
-        ("output", "overwrite", "extend", "prune", "shard_bytes", "num_shards"),
-        output=_OUTPUT,
-        prune=Flag(help=_HELP["prune"]),
-        shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "100MB"),
-        num_shards=Flag(parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="by --shard_size"),
-    )
 
 
 _IMAGE_FLAGS = [field.name for field in dataclasses.fields(ImageOptions)]

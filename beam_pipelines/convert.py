@@ -17,21 +17,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import extension, output_checks, working_folder
-from beam_pipelines.conversion import output_folder as lock
+from beam_pipelines.conversion import extension, output_checks, output_folder, working_folder
 from beam_pipelines.conversion.commit import commit, leave_out
-from beam_pipelines.conversion.output_folder import (
-    complete_manifest,
-    read_manifest,
-)
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_owners import write_on_this_machine
@@ -94,7 +88,7 @@ def convert(
     options, remarks = check_inputs(options)
     with contextlib.ExitStack() as stack:
         try:
-            still_locked = stack.enter_context(lock.locked(options.output))
+            still_locked = stack.enter_context(output_folder.locked(options.output))
         except OSError as error:
             if manifest := _complete_and_read_only(options, error):
                 return Converted(manifest, is_new=False)
@@ -133,7 +127,7 @@ def _plan(options: ConvertOptions, num_processes: int | None, remarks: Sequence[
         plan = make_plan(options, None, num_processes)
         phases.end()
         output_checks.check_plan(options, plan)
-        _print(remarks, plan.remarks)
+        _print([*remarks, *plan.remarks])
         return plan, output_checks.existing(options, plan, output)
     except ValueError:
         working_folder.tidy(options.output, keep=before)
@@ -155,9 +149,9 @@ def check_inputs(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     return options, remarks + [line for source in options.sources for line in listing.remarks(source, options)]
 
 
-def _print(*remarks: Sequence[str]) -> None:
+def _print(remarks: Iterable[str]) -> None:
     """Prints how the inputs were interpreted, when they are known to be convertible."""
-    for remark in itertools.chain(*remarks):
+    for remark in remarks:
         print_line(remark, sys.stderr)
 
 
@@ -166,7 +160,7 @@ def _convert_in_one_job(
 ) -> Converted:
     from beam_pipelines.runners import execution
 
-    before = read_manifest(options.output)
+    before = output_folder.read_manifest(options.output)
     _print(remarks)
     try:
         with phases.job_progress() as watch, execution.pipeline(beam_options) as pipeline:
@@ -175,7 +169,7 @@ def _convert_in_one_job(
     except ValueError:
         working_folder.tidy(options.output, keep=working_folder.unfinished(options.output))
         raise
-    manifest = complete_manifest(options.output, allow_export=True)
+    manifest = output_folder.complete_manifest(options.output, allow_export=True)
     working_folder.remove_lock(options.output)
     is_new = not before or before.fingerprint != manifest.fingerprint
     counters = phases.counters(pipeline)
@@ -200,7 +194,7 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
 
     launch_checks.check_outlives(beam_options)
     options, remarks = check_inputs(options)
-    with lock.locked(options.output):
+    with output_folder.locked(options.output):
         options = extension.begin(options) if options.extend else options
         _print(remarks)
         job = execution.submit(beam_options, lambda pipeline: build_conversion(pipeline, options, command))
@@ -228,15 +222,17 @@ def _complete_and_read_only(options: ConvertOptions, why: OSError) -> Manifest |
     Raises:
       ValueError: The output holds something else.
     """
-    if storage.is_uri(options.output) or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
+    if storage.is_uri(options.output) or why.errno not in _READ_ONLY:
+        return None
+    if not (manifest := output_folder.read_manifest(options.output)):
         return None
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(dataclasses.replace(options, output=folder))
     output_checks.check_plan(options, plan)
     if manifest.fingerprint != plan.fingerprint:
-        existing = output_checks.described(manifest)
+        difference = output_checks.difference(options, plan, manifest, manifest.num_inputs)
         raise ValueError(
-            f"output {options.output!r} holds another dataset: {output_checks.difference(options, plan, existing)}; "
+            f"output {options.output!r} holds another dataset: {difference}; "
             f"choose another output, because this one cannot be written: {why.strerror}"
         )
     output_checks.check_files(plan, Output(options.output), [])
@@ -254,7 +250,7 @@ def _write_and_commit(
     folder = WorkingFolder.for_plan(options.output, plan)
     folder.write_plan(plan)
     unwritten = folder.reopen(output)
-    num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
+    num_resumed = len(plan.shard_names) - len(unwritten)
     if unwritten:
         if phases.is_shown():
             phases.begin("writing", folder.num_rows(plan, unwritten))

@@ -220,9 +220,8 @@ def _work(
 
 
 def _shards(options: ConvertOptions, num_bytes: int) -> str:
-    by_number = dict(options.num_shards)
-    sizes = {name: math.ceil(share * num_bytes / options.shard_bytes) for name, share in options.splits}
-    count = sum((sizes | by_number).values())
+    by_size = {name: math.ceil(share * num_bytes / options.shard_bytes) for name, share in options.splits}
+    count = sum((by_size | dict(options.num_shards)).values())
     if count > _READABLE_SHARDS:
         raise ValueError(
             f"the dataset would have about {count:,} shards of {size(options.shard_bytes)}, and every reader of the "

@@ -200,11 +200,7 @@ def _make_again_on_worker(name: str, dataset: str, digest: str, planned: bool) -
 def _make_again(name: str, manifest: Manifest, planned: bool, executor: Executor) -> None:
     """Writes a shard in files of this attempt, and its receipt last; nothing if its inputs are not known.
 
-    Args:
-      name: Name of the shard.
-      manifest: Manifest of the dataset.
-      planned: Whether the sources were planned again, so that the working folder names the inputs.
-      executor: Makes the records.
+    With `planned`, the sources were planned again, and the working folder names the inputs.
 
     Raises:
       ValueError: Its inputs do not give the shard that the manifest promises.
@@ -310,11 +306,8 @@ def _checked_options(fields: dict[str, Any], usual: dict[str, Any], name: str) -
         if key == "splits":
             for split, share in json_fields.mapping(value, key).items():
                 json_fields.number(share, f"share of {split!r}", 0, 1)
-        elif key == "num_shards":
-            json_fields.counts(value, key, 1)
-        elif key == "features":
-            for name, text in json_fields.mapping(value, key).items():
-                json_fields.text(text, f"type of {name!r}")
+        elif key in ("num_shards", "features"):
+            continue  # Manifest.from_json() has checked them
         elif key == "labels":
             for label in json_fields.array(value, key):
                 json_fields.text(label, "a label")

@@ -27,7 +27,7 @@ from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter, AsSingleton, PBegin, PCollection
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipelines import storage
@@ -343,9 +343,7 @@ class _ToRows(beam.DoFn):
         number = int.from_bytes(hashlib.sha256(data).digest()[:6], "big")
         uri = storage.slice_uri(self._path, begin, len(data))
         row = _labelled(Row(key, uri, "", split, group, len(data), number=number), label, self._options)
-        if row.reason:
-            pass
-        elif why := too_many_bytes(len(data)):
+        if not row.reason and (why := too_many_bytes(len(data))):
             row = row.reject("too_large", why)
         self._rows.append(row)
         if self._num_bytes >= _HANDED_OVER_BYTES:
@@ -353,9 +351,7 @@ class _ToRows(beam.DoFn):
             self._open()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        window = GlobalWindow()
-        for batch in batches_of([*self._input_rows, *self._close()]):
-            yield WindowedValue(batch, window.max_timestamp(), (window,))
+        yield from map(GlobalWindows.windowed_value_at_end_of_window, batches_of([*self._input_rows, *self._close()]))
 
     def _close(self) -> list[Row]:
         with self._file:
@@ -462,7 +458,7 @@ def _begin(
     folder.write_conversion(conversion)
     folder.write_plan(plan)
     unwritten = folder.reopen()
-    phases.counter("shards_resumed").inc(sum(map(len, plan.shards.values())) - len(unwritten))
+    phases.counter("shards_resumed").inc(len(plan.shard_names) - len(unwritten))
     if phases.is_shown():  # in a runner within the command's process
         phases.begin("writing", folder.num_rows(plan, unwritten))
     yield from unwritten

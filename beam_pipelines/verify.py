@@ -12,6 +12,7 @@ over its results in a file of the working folder, with a line per shard, and per
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from beam_pipelines.conversion.output_folder import (
     rejected_name,
     unchanged_manifest,
 )
-from beam_pipelines.conversion.shard_checking import ShardChecker, check_shard, keys_with, lengths_digest
+from beam_pipelines.conversion.shard_checking import check_shard, keys_with, lengths_digest
 from beam_pipelines.report.rejections import read_lines
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import is_much_work, local_executor
@@ -165,9 +166,9 @@ def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool,
     checks, shards, key_hashes = _Checks(), _shards(manifest), list[Hashes]()
     selected = [shards[number][1] for number in numbers]
     is_much = is_much_work(sum(shard.num_examples for shard in selected), sum(shard.num_bytes for shard in selected))
-    # Not the module of ShardChecker: it has Arrow, which starts a thread, and the server of processes must have one.
+    # Not the module of check_shard(): it has Arrow, which starts a thread, and the server of processes must have one.
     with local_executor(num_threads, is_much, check_image.__module__) as executor:
-        checked = executor.map_units(ShardChecker(manifest, decode_images), selected)
+        checked = executor.map_units(functools.partial(check_shard, manifest, decode_images=decode_images), selected)
         phases.begin("verifying", len(numbers))
         for number, shard in zip(numbers, checked, strict=True):
             phases.advance("verifying", 1, shards[number][1].num_bytes)
@@ -189,7 +190,7 @@ def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool,
         for key in keys_with(manifest, shards[number][1], hashes):
             occurrences[key].append(number)
     for key, in_shards in occurrences.items():
-        for number in duplicate_keys.surplus(in_shards):
+        for number in sorted(in_shards)[1:]:
             checks.surplus_keys[number].append(key)
     return checks
 
@@ -242,7 +243,8 @@ def build_checks(
         | "Read their keys"
         >> beam.FlatMap(_keys_of, dataset, digest).with_output_types(tuple[str, int])  # (key, shard)
         | "Group keys" >> beam.GroupByKey()
-        | "All but the first" >> beam.FlatMapTuple(_surplus)  # (shard, key)
+        | "All but the first"
+        >> beam.FlatMapTuple(lambda key, shards: [(number, key) for number in sorted(shards)[1:]])  # (shard, key)
     )
     lines: beam.pvalue.PCollection[str] = (
         checked.found | "Lines of shards" >> beam.Map(_line, "shard"),
@@ -276,10 +278,6 @@ def _keys_of(shard: tuple[int, Iterable[int]], dataset: str, digest: str) -> Ite
     number, hashes = shard
     manifest = unchanged_manifest(dataset, digest)
     yield from ((key, number) for key in keys_with(manifest, _shards(manifest)[number][1], hashes))
-
-
-def _surplus(key: str, shards: Iterable[int]) -> Iterator[tuple[int, str]]:
-    yield from ((number, key) for number in duplicate_keys.surplus(shards))
 
 
 def _line(result: tuple[Any, ...], kind: str) -> str:
@@ -328,9 +326,7 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
 def _lengths_problem(manifest: Manifest, digests: Mapping[str, str]) -> str:
     """Returns what is wrong with lengths.parquet, or "".
 
-    Args:
-      manifest: The manifest.
-      digests: lengths_digest() of the shards without problems; only the sums of the others are compared.
+    `digests` are those of the shards without problems, by name; only the sums of the others are compared.
     """
     name = lengths_name(manifest.edition)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, its lowest power in the highest bit: RFC 3720, appendix B.4
 _ONE = 1 << 31
 
@@ -25,14 +27,8 @@ def _product(one: int, other: int) -> int:
     return product
 
 
-def _squares() -> list[int]:
-    squares = [_ONE >> 1]
-    for _ in range(63):
-        squares.append(_product(squares[-1], squares[-1]))
-    return squares
-
-
-_SQUARES = _squares()  # x^(2^n) for each n
+# x^(2^n) for each n
+_SQUARES = list(itertools.accumulate(range(63), lambda square, _: _product(square, square), initial=_ONE >> 1))
 
 
 def _power_of_x(exponent: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 _NUM_PARTS = 64
@@ -69,9 +69,8 @@ class _Accumulate(beam.DoFn):
         self._accumulator = self._combine_fn.add_input(self._accumulator, value)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        window = GlobalWindow()
-        for number, part in enumerate(self._split(self._accumulator, _NUM_PARTS)):
-            yield WindowedValue((number, part), window.max_timestamp(), (window,))
+        for part in enumerate(self._split(self._accumulator, _NUM_PARTS)):
+            yield GlobalWindows.windowed_value_at_end_of_window(part)
 
 
 def _merge(part: tuple[int, Iterable[Any]], combine_fn: Combination) -> Any:

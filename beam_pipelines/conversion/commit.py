@@ -27,6 +27,7 @@ from beam_pipelines.conversion.output_folder import (
     index_content,
     read_manifest,
     rejected_name,
+    write_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import Receipt, Rejection
@@ -64,12 +65,13 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     # Both before anything is moved: who replaces the same dataset in the meantime changes the version.
     version, replaced = storage.replaceable(f"{options.output}/{MANIFEST_NAME}"), read_manifest(options.output)
     every = [receipt for split in receipts.values() for receipt in split]
-    rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
+    total = _total(every)
+    rejected, num_examples = sorted(total.rejected), total.num_examples
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
-    num_examples = sum(receipt.num_examples for receipt in every)
+    num_known = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
+    num_inputs = num_known + plan.num_inputs
     if options.parent and not num_examples and replaced:
-        num_known = sum(split.num_examples for split in replaced.splits.values())
-        check_budget(options, num_known + plan.num_inputs, num_rejected, plan.examples)
+        check_budget(options, num_inputs, num_rejected, plan.examples)
         extension.say_nothing_new(num_rejected)
         return leave_out(options.output, options.parent, plan)
     if num_examples + len(rejected) != plan.num_inputs:
@@ -83,35 +85,26 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     if options.format not in EXPORTS:
         with create(options.output, rejected_path) as file:
             file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
-    before = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
-    num_inputs = before + plan.num_inputs
     check_budget(options, num_inputs, num_rejected, _examples(rejected, f"{options.output}/{rejected_path}"))
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
     _publish(folder, every, edition)
-    manifest = _manifest(options, plan, receipts, num_rejected, edition)
+    manifest = _manifest(options, plan, receipts, total, num_rejected, edition)
     if options.parent:
         before_it = _next_version(options.output, options.parent, plan)
         if plan.pruned_keys:
             extension.store_version(before_it)
         manifest = extension.merged(before_it, manifest)
     if options.format in EXPORTS:
-        _write_side_files(manifest)
+        for path, text in SHARD_FORMATS[options.format].side_files(manifest):
+            with create(options.output, path) as file:
+                file.write(text.encode())
     else:
         write_lengths(manifest)
     if replaced and not options.parent:
-        with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
-            file.write(replaced.to_json().encode())
-    with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
-        file.write(manifest.to_json().encode())
+        write_manifest(replaced, f"{WORK_NAME}/{REPLACED_NAME}")
+    write_manifest(manifest, new=not version, version=version)
     return manifest
-
-
-def _write_side_files(manifest: Manifest) -> None:
-    """Writes the files of an export that describe all its shards."""
-    for path, text in SHARD_FORMATS[manifest.format].side_files(manifest):
-        with create(manifest.path, path) as file:
-            file.write(text.encode())
 
 
 def leave_out(output: str, parent: str, plan: Plan) -> Manifest:
@@ -129,8 +122,7 @@ def leave_out(output: str, parent: str, plan: Plan) -> Manifest:
     if not plan.pruned_keys:
         return extension.parent_of(output, parent)
     manifest = _next_version(output, parent, plan)
-    with create(output, MANIFEST_NAME, version=version) as file:
-        file.write(manifest.to_json().encode())
+    write_manifest(manifest, version=version)
     return manifest
 
 
@@ -154,11 +146,11 @@ def _manifest(
     options: ConvertOptions,
     plan: Plan,
     receipts: dict[str, list[Receipt]],
+    total: Receipt,
     num_rejected: dict[str, int],
     edition: str,
 ) -> Manifest:
     """Returns the manifest of a dataset whose shards are in place."""
-    every = [receipt for split in receipts.values() for receipt in split]
     return Manifest(
         path=options.output,
         classes=plan.classes,
@@ -166,15 +158,13 @@ def _manifest(
         splits={
             name: _split(options, name, split, len(plan.classes), edition)
             for name, split in sorted(receipts.items())
-            if _any(split)
+            if any(receipt.num_examples for receipt in split)
         },
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
-        num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
+        num_fixed=dict(sorted(total.fixed.items())),
         # What a check of an export's images finds, the manifest of its dataset has already.
-        num_noted={}
-        if options.format in EXPORTS
-        else dict(sorted(sum((receipt.noted for receipt in every), Counter[str]()).items())),
+        num_noted={} if options.format in EXPORTS else dict(sorted(total.noted.items())),
         sources=[source.fields() for source in options.sources],
         options=options.shaping(),
         fingerprint=plan.fingerprint,
@@ -276,12 +266,12 @@ def check_budget(
         )
     counted = {reason: number for reason, number in num_rejected.items() if explain(reason).counts}
     count = sum(counted.values())
-    if (
-        count > options.max_rejected * num_inputs + 1e-6
-    ):  # tolerance, as 0.29 * 100 is slightly below 29 in floating point
+    # With a tolerance, as 0.29 * 100 is slightly below 29 in floating point.
+    if count > options.max_rejected * num_inputs + 1e-6:
+        counts = ", ".join(f"{reason} {number}" for reason, number in counted.items())
         raise ValueError(
             f"{count} of {num_inputs} inputs were rejected ({100 * count / num_inputs:.3g} %), more than "
-            f"--max_rejected={100 * options.max_rejected:g}%: {_listed(counted)} ({'; '.join(examples.values())}); "
+            f"--max_rejected={100 * options.max_rejected:g}%: {counts} ({'; '.join(examples.values())}); "
             "rerun the command with a larger --max_rejected to resume, or correct the inputs and rerun it with "
             "--overwrite"
         )
@@ -297,12 +287,11 @@ def _examples(rejected: list[Rejection], path: str) -> dict[str, str]:
     return messages | {"all": f"all are listed in {path}"}
 
 
-def _listed(num_rejected: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in num_rejected.items())
-
-
-def _any(receipts: list[Receipt]) -> bool:
-    return any(receipt.num_examples for receipt in receipts)
+def _total(receipts: list[Receipt]) -> Receipt:
+    total = Receipt("")
+    for receipt in receipts:
+        total.extend(receipt)
+    return total
 
 
 def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
@@ -316,25 +305,19 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
         if split.num_examples != sum(shard.num_examples for shard in shards):
             raise ValueError(f"{source.path!r} has changed while it was exported; run the command with --overwrite")
         return dataclasses.replace(split, shards=shards)
-    num_examples = sum(receipt.num_examples for receipt in nonempty)
-    measured = (
-        nonempty
-        if any(receipt.num_measured for receipt in nonempty)
-        else [_measure_stored(options.output, shards, options.images)]
-    )
-    num_pixels = sum(receipt.num_measured for receipt in measured) * SAMPLE_SIDE**2
+    total = _total(nonempty)
+    measured = total if total.num_measured else _measure_stored(options.output, shards, options.images)
+    num_pixels = measured.num_measured * SAMPLE_SIDE**2
     means, stds = [], []
-    for channel in range(3):
-        mean = sum(receipt.sums[channel] for receipt in measured) / num_pixels
-        square = sum(receipt.squares[channel] for receipt in measured) / num_pixels
+    for sums, squares in zip(measured.sums, measured.squares, strict=True):
+        mean = sums / num_pixels
         means.append(round(mean, 3))
-        stds.append(round(math.sqrt(max(square - mean * mean, 0)), 3))
-    counts = sum((receipt.class_counts for receipt in nonempty), Counter[int]())
+        stds.append(round(math.sqrt(max(squares / num_pixels - mean * mean, 0)), 3))
     return Split(
         shards=shards,
-        class_counts=tuple(counts[label] for label in range(num_classes)),
-        height=_extent([receipt.heights for receipt in nonempty], num_examples),
-        width=_extent([receipt.widths for receipt in nonempty], num_examples),
+        class_counts=tuple(total.class_counts[label] for label in range(num_classes)),
+        height=_extent(total.heights, total.num_examples),
+        width=_extent(total.widths, total.num_examples),
         channel_mean=(means[0], means[1], means[2]),
         channel_std=(stds[0], stds[1], stds[2]),
     )
@@ -363,6 +346,6 @@ def _stored_records(output: str, shards: tuple[Shard, ...]) -> Iterator[bytes]:
             yield from (payload for _, payload in read_frames(file))
 
 
-def _extent(sizes: list[list[int]], num_examples: int) -> tuple[int, float, int]:
-    smallest, sums, largest = zip(*sizes, strict=True)
-    return min(smallest), round(sum(sums) / num_examples, 1), max(largest)
+def _extent(sizes: list[int], num_examples: int) -> tuple[int, float, int]:
+    smallest, total, largest = sizes
+    return smallest, round(total / num_examples, 1), largest

@@ -1,7 +1,7 @@
 """Keys that occur more than once in a dataset, found by their hashes, of eight bytes each.
 
     [keys] of a shard ──hash_keys──▶ sorted hashes ──in_band──▶ parts of all shards ──repeated──▶ (shard, hash)
-    the keys with these hashes are read again ──surplus──▶ (shard, key)
+    the keys with these hashes are read again ──all occurrences but the first──▶ (shard, key)
 
 A band is a range of hashes, small enough to be compared in memory; on workers, each band is an element. Different keys
 may have the same hash: of 100 million keys, one time in 2,000. Therefore the keys themselves decide.
@@ -10,7 +10,7 @@ may have the same hash: of 100 million keys, one time in 2,000. Therefore the ke
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +53,3 @@ def repeated(parts: Iterable[tuple[int, Hashes]]) -> set[tuple[int, int]]:
     same = np.diff(hashes[order]) == 0
     repeats = order[np.append(same, False) | np.append(False, same)]
     return set(zip(shards[repeats].tolist(), hashes[repeats].tolist(), strict=True))
-
-
-def surplus(shards: Iterable[int]) -> Iterator[int]:
-    """Yields the shard of every occurrence of one key but the first, given the shard of each occurrence."""
-    yield from sorted(shards)[1:]

@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,7 +31,7 @@ import pyarrow as pa
 from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.option_flags import flags_of, inputs_of
-from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
+from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content, write_manifest
 from beam_pipelines.conversion.plan import choose_split
 from beam_pipelines.conversion.receipts import Rejection
 from beam_pipelines.conversion.working_folder import WorkingFolder
@@ -47,6 +46,7 @@ from tpu_input.command_line import print_line
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.index import IndexRow, as_labels, index_path, read_columns, read_index, write_index
 from tpu_input.dataset_format.label_kinds import Label, stored_kind
+from tpu_input.dataset_format.manifest import merged as merged_splits
 from tpu_input.dataset_format.records import (
     MANIFEST_NAME,
     Manifest,
@@ -387,16 +387,8 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
     removed = keys.intersection(_columns(parent, shard, ["key"])["key"].to_pylist())
     rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
     remaining = [row for row in rows if row.key not in removed]
-    rejections = [
-        Rejection(
-            row.key,
-            row.uri,
-            "left_out",
-            "it is not an input any more, or its file, label, split or features have changed",
-        )
-        for row in rows
-        if row.key in removed
-    ]
+    why = "it is not an input any more, or its file, label, split or features have changed"
+    rejections = [Rejection(row.key, row.uri, "left_out", why) for row in rows if row.key in removed]
     if removed:
         shard, remaining = _write_rest(parent, shard, rows, removed, new_name)
     return _Rest(
@@ -436,10 +428,7 @@ def _write_rest(
 def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None:
     """Returns a split of what is left; None if nothing is."""
     shards = [part.shard for part in rest if part.shard]
-    counts = Counter[int]()
-    for part in rest:
-        for label in part.labels:
-            counts.update(stored_kind(label).indices(label))
+    counts = Counter(index for part in rest for label in part.labels for index in stored_kind(label).indices(label))
     if not shards:
         return None
 
@@ -495,8 +484,7 @@ def keep_version(parent: Manifest) -> None:
 
 def store_version(manifest: Manifest) -> None:
     """Stores the manifest of a version of a dataset under its name."""
-    with create(manifest.path, manifest_name(manifest.version)) as file:
-        file.write(manifest.to_json().encode())
+    write_manifest(manifest, manifest_name(manifest.version))
 
 
 def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
@@ -504,30 +492,18 @@ def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
 
 
 def _both(first: Split | None, second: Split | None, num_classes: int) -> Split:
+    def all_classes(counts: tuple[int, ...]) -> tuple[int, ...]:
+        return (*counts, *[0] * (num_classes - len(counts)))
+
+    def rounded(values: tuple[float, float, float], digits: int) -> Any:
+        return tuple(round(value, digits) for value in values)
+
     parts = [split for split in (first, second) if split]
-    counts = [[*split.class_counts, *[0] * (num_classes - len(split.class_counts))] for split in parts]
-    sizes = [split.num_examples for split in parts]
-    total = sum(sizes)
-
-    def mean(values: list[float]) -> float:
-        return sum(size * value for size, value in zip(sizes, values, strict=True)) / total
-
-    means, stds = [], []
-    for channel in range(3):
-        average = mean([split.channel_mean[channel] for split in parts])
-        squares = [split.channel_std[channel] ** 2 + split.channel_mean[channel] ** 2 for split in parts]
-        means.append(round(average, 3))
-        stds.append(round(math.sqrt(max(mean(squares) - average**2, 0)), 3))
-    extents = {}
-    for name in ("height", "width"):
-        extent: list[tuple[int, float, int]] = [getattr(split, name) for split in parts]
-        least, averages, most = zip(*extent, strict=True)
-        extents[name] = min(least), round(mean(list(averages)), 1), max(most)
-    return Split(
-        shards=tuple(shard for split in parts for shard in split.shards),
-        class_counts=tuple(map(sum, zip(*counts, strict=True))),
-        height=extents["height"],
-        width=extents["width"],
-        channel_mean=(means[0], means[1], means[2]),
-        channel_std=(stds[0], stds[1], stds[2]),
+    both = merged_splits([dataclasses.replace(split, class_counts=all_classes(split.class_counts)) for split in parts])
+    return dataclasses.replace(
+        both,
+        height=rounded(both.height, 1),
+        width=rounded(both.width, 1),
+        channel_mean=rounded(both.channel_mean, 3),
+        channel_std=rounded(both.channel_std, 3),
     )

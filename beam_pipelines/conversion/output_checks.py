@@ -5,12 +5,10 @@ plan, DATASET ──▶ manifest of a complete dataset, None if it has to be wri
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import shlex
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -30,7 +28,7 @@ from beam_pipelines.conversion.output_folder import (
     read_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.working_folder import Output, WorkingFolder
+from beam_pipelines.conversion.working_folder import Conversion, Output, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions, Source
 from beam_pipelines.sources import layouts
 from tpu_input.dataset_format.index import index_path, read_columns
@@ -119,9 +117,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
 
 
 def _closest_layouts(sources: Sequence[Source]) -> str:
-    if not sources:
-        return "give images labels of at least two classes"
-    return layouts.unknown(sources[0])
+    return layouts.unknown(sources[0]) if sources else "give images labels of at least two classes"
 
 
 def existing(options: ConvertOptions, plan: Plan, output: Output) -> Output:
@@ -164,7 +160,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan, output: Output) -> None
     Such shards are left when the output was removed during a conversion, and its workers wrote shards after that. They
     are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
     """
-    folder, planned = WorkingFolder.for_plan(options.output, plan), set(_names(plan))
+    folder, planned = WorkingFolder.for_plan(options.output, plan), plan.shard_names
     present = sorted(output.others())
     shard_by_path = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
     for path in present:
@@ -189,10 +185,10 @@ def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
 
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
     if manifest and manifest.fingerprint not in (plan.fingerprint, options.parent):
-        why = difference(options, plan, described(manifest))
+        why = difference(options, plan, manifest, manifest.num_inputs)
         # Commands that change a dataset, such as relabel, have no --extend.
         is_rewritten = any(source.is_of_dataset for source in options.sources)
-        is_moved = _paths(manifest.sources) != [source.path for source in options.sources]
+        is_moved = _paths(manifest) != [source.path for source in options.sources]
         grown = (
             "add what is new with --extend, with --extend --prune also apply changed labels, splits and files, "
             if why.startswith(_INPUT_DIFFERENCE) and not is_moved and not is_rewritten
@@ -204,14 +200,10 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
         )
     for other in sorted(others, key=lambda other: other.name):
         other_plan, conversion = other.read_plan(), other.read_conversion()
-        description = _Described(
-            conversion.options if conversion else None, conversion.sources if conversion else [], other_plan.num_inputs
-        )
-        why = difference(options, plan, description)
+        why = difference(options, plan, conversion, other_plan.num_inputs)
         # The command that began it would be refused too if the files of its sources have changed since.
-        changed = why.startswith(_INPUT_DIFFERENCE) and _paths(description.sources) == [
-            source.path for source in options.sources
-        ]
+        is_moved = _paths(conversion) != [source.path for source in options.sources]
+        changed = why.startswith(_INPUT_DIFFERENCE) and not is_moved
         go_on = "" if changed else f"{_go_on(conversion)}, "
         raise ValueError(
             f"output {options.output!r} holds an unfinished conversion of other inputs or options: {why}; {go_on}"
@@ -224,7 +216,7 @@ def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> Non
     present, manifest = output.others(), output.manifest
     shards = every_shard(manifest) if manifest else []
     own_files = files_of(manifest) if manifest else set()
-    names = [*WorkingFolder.for_plan(output.path, plan).shard_names_of(plan), *shards, *itertools.chain(*shard_names)]
+    names = [*WorkingFolder.for_plan(output.path, plan).shard_names(plan), *shards, *itertools.chain(*shard_names)]
     if manifest and plan.pruned_keys:  # perhaps written before a commit was interrupted
         names += extension.names_without(manifest, frozenset(plan.pruned_keys))
     _refuse_foreign(output.path, present - own_files - dataset_files(names) - optional_files(names))
@@ -237,33 +229,21 @@ def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> Non
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Described:
-    """Options and inputs of the dataset or conversion in an output, as far as they are known.
-
-    Attributes:
-      options: Options as returned by ConvertOptions.shaping(); None if they are not known.
-      sources: Inputs, with the fields of options.Source.
-      num_inputs: Number of files or lines.
-    """
-
-    options: dict[str, Any] | None
-    sources: list[dict[str, str]]
-    num_inputs: int
-
-
-def described(manifest: Manifest) -> _Described:
-    return _Described(manifest.options, manifest.sources, manifest.num_inputs)
-
-
 _INPUT_DIFFERENCE = "it was made from"
 
 
-def difference(options: ConvertOptions, plan: Plan, description: _Described) -> str:
-    """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
-    flags, earlier = dict(flags_of(options.shaping())), dict(flags_of(description.options or {}))
-    defaults = dict(flags_of(ConvertOptions(options.sources, options.output).shaping()))
-    if description.options is not None:
+def difference(options: ConvertOptions, plan: Plan, present: Manifest | Conversion | None, num_inputs: int) -> str:
+    """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs.
+
+    Args:
+      options: Options of this conversion.
+      plan: Its plan.
+      present: The dataset or the unfinished conversion in the output; None if it is not known.
+      num_inputs: Number of files or lines that it has as inputs.
+    """
+    if present:
+        flags, earlier = dict(flags_of(options.shaping())), dict(flags_of(present.options))
+        defaults = dict(flags_of(ConvertOptions(options.sources, options.output).shaping()))
         names = [name for name in flags | earlier if earlier.get(name) != flags.get(name)]
         differences = [
             f"its {name} is {earlier.get(name, 'unknown')}, not {flags.get(name, 'known')}"
@@ -273,19 +253,19 @@ def difference(options: ConvertOptions, plan: Plan, description: _Described) -> 
         if differences:
             return "; ".join(differences)
     where = [source.path for source in options.sources]
-    earlier_paths = _paths(description.sources)
+    earlier_paths = _paths(present)
     moved = f" of {', '.join(map(repr, earlier_paths))}" if earlier_paths and earlier_paths != where else ""
-    origin = f"{_INPUT_DIFFERENCE} {description.num_inputs} inputs{moved}"
-    if description.num_inputs == plan.num_inputs:
+    origin = f"{_INPUT_DIFFERENCE} {num_inputs} inputs{moved}"
+    if num_inputs == plan.num_inputs:
         return f"{origin}, and now some have other names, sizes, labels or features"
     return f"{origin}, and now there are {plan.num_inputs}"
 
 
-def _paths(sources: list[dict[str, str]]) -> list[str]:
-    return [source.get("path", "") for source in sources]
+def _paths(present: Manifest | Conversion | None) -> list[str]:
+    return [source.get("path", "") for source in present.sources] if present else []
 
 
-def _go_on(conversion: working_folder.Conversion | None) -> str:
+def _go_on(conversion: Conversion | None) -> str:
     """Returns advice on how to continue an unfinished conversion."""
     if not conversion or not conversion.command:
         return "rerun its command to resume it"
@@ -314,10 +294,6 @@ def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> 
     removed = (dataset_files(names) | optional_files(names)) - needed
     # Those that name the shards of earlier versions last, for another call if this one is interrupted.
     storage.delete([f"{output}/{path}" for path in sorted(removed, key=lambda path: path.startswith("manifest-"))])
-
-
-def _names(plan: Plan) -> list[str]:
-    return [name for shards in plan.shards.values() for name in shards]
 
 
 def _shards(manifest: Manifest) -> list[str]:

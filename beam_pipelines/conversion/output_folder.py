@@ -216,6 +216,12 @@ def read_manifest(dataset: str, allow_export: bool = True) -> Manifest | None:
     return Manifest.from_json(content, dataset, allow_export)
 
 
+def write_manifest(manifest: Manifest, name: str = MANIFEST_NAME, new: bool = False, version: int = 0) -> None:
+    """Writes a manifest into the folder of its dataset; on `new` and `version` see create()."""
+    with create(manifest.path, name, new, version) as file:
+        file.write(manifest.to_json().encode())
+
+
 def manifest_digest(manifest: Manifest) -> str:
     """Returns a hash of a manifest's content, as unchanged_manifest() takes it."""
     return hashlib.sha256(manifest.to_json().encode()).hexdigest()
@@ -251,13 +257,12 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
     storage.check_writable(output)
     check_working_folders(output)
     path = f"{output}/{WORK_NAME}/{LOCK_NAME}"
-    with contextlib.ExitStack() as stack:
-        if storage.is_uri(output):  # one of a store with a lock
-            from beam_pipelines.storage.gcs_lock import leased
-
-            yield stack.enter_context(leased(path))
-            return
-        yield stack.enter_context(_flocked(path))
+    if storage.is_uri(output):  # one of a store with a lock
+        from beam_pipelines.storage.gcs_lock import leased as lock
+    else:
+        lock = _flocked
+    with lock(path) as still_locked:
+        yield still_locked
 
 
 @contextlib.contextmanager

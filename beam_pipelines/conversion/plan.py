@@ -1,7 +1,7 @@
 """Plan of a conversion: the assignment of rows to shards, decided before any image is read.
 
     Batch ──place_rows──▶ Batch ──PlanSurvey──▶ Plan (one, small)   classes, fingerprint, bytes in each bucket
-                                ──by range──▶ (range, Batch) ──assign_shards──▶ (shard, Batch)
+                                ──by_range──▶ (range, Batch) ──cut──▶ (shard, Batch)
 
 The rows of a split are sorted by hash(seed, key). A bucket is a range of these hashes, so the shard of a row follows
 from the bytes before its bucket and the other rows of the bucket, or of several buckets that follow one another. No
@@ -16,13 +16,13 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from beam_pipelines.options import Check, ConvertOptions
-from beam_pipelines.sources.row_columns import Batch
+from beam_pipelines.sources.row_columns import Batch, joined
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.label_kinds import LabelKind
@@ -31,6 +31,7 @@ from tpu_input.dataset_format.records import shard_name, valid_split
 
 BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
 HASH_BITS = 64
+_RANGE_ROWS = 1 << 14  # of a range, about: the more rows, the more ranges, at most as many as buckets
 _MAX_SHARDS = 1_000_000  # their names are held in memory
 # By field of Plan: its name in plan.json, which a conversion of an earlier version may have written.
 _JSON_NAMES = {"pruned_keys": "left_out", "disjoint_splits": "strangers"}
@@ -210,6 +211,11 @@ class Plan:
             names[split] = [shard_name(split, index, count, shard_format=self.format) for index in range(count)]
         return names
 
+    @property
+    def shard_names(self) -> list[str]:
+        """All shard names, split by split."""
+        return [name for names in self.shards.values() for name in names]
+
     def num_images_beside(self, shard: str) -> int:
         """Returns the number of images of the split to which a shard belongs."""
         return self.num_images.get(shard.partition("-")[0], 0)
@@ -306,6 +312,34 @@ def row_bytes(batch: Batch, split: str, options: ConvertOptions) -> Sequence[int
     """Returns what each row adds to its shard: its bytes, or 1 for a split in num_shards; 0 for a rejected row."""
     record_bytes = batch.column("record_bytes")
     return list(map(bool, record_bytes)) if options.shards_of(split) else record_bytes
+
+
+def range_bits(num_rows: int) -> int:
+    """Returns the number of bits of a position that name its range, for so many rows."""
+    return min(BUCKET_BITS, max(num_rows // _RANGE_ROWS, 1).bit_length() - 1)
+
+
+def by_range(placed: Batch, bits: int) -> tuple[Batch, list[int]]:
+    """Returns placed rows, and the number of the range of each, one of 2**bits."""
+    # In Python's integers, as NumPy shifts none by all of its bits.
+    shift = HASH_BITS - bits
+    return placed, [position >> shift for position in placed.columns["position"].tolist()]
+
+
+def cut(
+    number: int, bits: int, packed: Iterable[bytes], plan: Plan, options: ConvertOptions
+) -> Iterator[tuple[str, Batch]]:
+    """Yields (shard, rows) for all rows of one of 2**bits ranges, in the order of the examples within a shard.
+
+    Args:
+      number: Number of the range.
+      bits: As of by_range().
+      packed: The packed rows of the range.
+      plan: The plan of all rows.
+      options: Options of the conversion.
+    """
+    placed = joined(list(map(Batch.unpack, packed)))
+    return assign_shards(placed, number << (BUCKET_BITS - bits), plan, options)
 
 
 def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Batch]]:

@@ -172,11 +172,7 @@ class Receipt:
             index_crc32c=json_fields.text(fields["index_crc32c"], "index_crc32c"),
             attempt=_attempt(fields["attempt"]) if num_examples else "",
             class_counts=Counter({labels[label]: number for label, number in class_counts.items()}),
-            heights=_whole_numbers(fields["heights"], "heights"),
-            widths=_whole_numbers(fields["widths"], "widths"),
             num_measured=json_fields.count(fields["num_measured"], "num_measured", 0, num_examples),
-            sums=_whole_numbers(fields["sums"], "sums"),
-            squares=_whole_numbers(fields["squares"], "squares"),
             fixed=Counter(json_fields.counts(fields["fixed"], "fixed", 1)),
             noted=Counter(json_fields.counts(fields["noted"], "noted", 1)),
             rejected=[
@@ -184,6 +180,7 @@ class Receipt:
                 for rejection in json_fields.array(fields["rejected"], "rejected")
             ],
             several=fields.get("several") is True,
+            **{name: _whole_numbers(fields[name], name) for name in ("heights", "widths", "sums", "squares")},
         )
         receipt._check_sums()
         return receipt

@@ -68,17 +68,6 @@ def check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> Checke
     return CheckedShard(problems, counts, digest, hash_keys(row.key for row in rows))
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardChecker:
-    """Function for executors: check_shard() of a shard."""
-
-    manifest: Manifest
-    decode_images: bool
-
-    def __call__(self, shard: Shard) -> CheckedShard:
-        return check_shard(self.manifest, shard, self.decode_images)
-
-
 def lengths_digest(lengths: Positions) -> str:
     """Returns the SHA-256 of [records] lengths, by which lengths.parquet is compared with what was read."""
     return hashlib.sha256(lengths.astype("<i8").tobytes()).hexdigest()
@@ -134,10 +123,9 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
         dhash=0,
         features=features_json(record.features),
     )
+    subject, kind = f"record {record.key!r}", manifest.label_kind
     if problem := _feature_problem(manifest, record):
-        return row, f"record {record.key!r} {problem}"
-    subject = f"record {record.key!r}"
-    kind = manifest.label_kind
+        return row, f"{subject} {problem}"
     if not kind.fits(record.label):
         record_kind = stored_kind(record.label)
         return row, f"{subject} has {record_kind.phrase.removesuffix(' each')}, but the manifest says {kind.phrase}"

@@ -148,9 +148,5 @@ def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> tuple[Any, .
     """Returns the fields of an IndexRow, whose module needs Arrow."""
     image = framed.image
     source_width, source_height = image.source_size or (image.width, image.height)
-    where = row.key, uri, framed.label, offset, len(framed.data)
-    return (
-        *where,
-        *(image.height, image.width, framed.sha256, image.dhash),
-        *((row.num_bytes, source_height, source_width, row.features)),
-    )
+    record = row.key, uri, framed.label, offset, len(framed.data), image.height, image.width, framed.sha256
+    return (*record, image.dhash, row.num_bytes, source_height, source_width, row.features)

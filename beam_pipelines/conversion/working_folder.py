@@ -145,17 +145,16 @@ class WorkingFolder:
         """
         return _read_plan(self)
 
-    def shard_names(self) -> list[str]:
+    def shard_names(self, plan: Plan | None = None) -> list[str]:
         """Returns the names that the shards of its plan may have in the dataset, without and with an edition.
+
+        Args:
+          plan: The plan, if it may not be stored yet; None to read it.
 
         Raises:
           ValueError: The plan is damaged.
         """
-        return self.shard_names_of(self.read_plan())
-
-    def shard_names_of(self, plan: Plan) -> list[str]:
-        """Returns the names as shard_names() does, of a plan that is not stored yet."""
-        bare_names = [name for names in plan.shards.values() for name in names]
+        bare_names = (plan or self.read_plan()).shard_names
         return [*bare_names, *(in_edition(name, self.name[:8]) for name in bare_names)]
 
     def write_rows(self, shard: str, batches: Iterable[Batch]) -> None:
@@ -182,7 +181,7 @@ class WorkingFolder:
 
     def num_rows(self, plan: Plan, shards: list[str]) -> int:
         """Returns the number of inputs of these shards; reads their rows unless they are all shards of the plan."""
-        if len(shards) == sum(map(len, plan.shards.values())):
+        if len(shards) == len(plan.shard_names):
             return plan.num_inputs
         return sum(
             data.count(b"\n")
@@ -200,7 +199,7 @@ class WorkingFolder:
         """
         output = output or Output(self.output)
         present, edition = output.files, edition_beside(output.manifest, self.name)
-        shards = [shard for names in self.read_plan().shards.values() for shard in names]
+        shards = self.read_plan().shard_names
         candidates = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in present]
         complete = {
             receipt.name

@@ -6,8 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from beam_pipelines.conversion.plan import BUCKET_BITS
-from beam_pipelines.conversion.planning.cutting import range_bits
+from beam_pipelines.conversion.plan import BUCKET_BITS, range_bits
 from beam_pipelines.dry_run import IMAGES_A_SECOND
 
 HELD_ROWS = 1 << 16  # beam_pipelines.conversion.planning.row_batches

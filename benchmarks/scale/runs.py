@@ -44,7 +44,7 @@ from pathlib import Path
 from beam_pipelines import storage
 convert_module = importlib.import_module("beam_pipelines.convert")
 from beam_pipelines.conversion import plan as plan_module
-from beam_pipelines.conversion.planning.cutting import range_bits
+from beam_pipelines.conversion.plan import range_bits
 from beam_pipelines.options import ConvertOptions, Source
 calls, seen = Counter(), {}
 def peak():  # of this process alone; what getrusage tells begins with its parent's
@@ -104,8 +104,7 @@ print(total)
 # The peak of cutting a range of so many rows into shards, in bytes per row: encoded, and decoded with their sort keys.
 CUT = """
 import json, sys, tracemalloc
-from beam_pipelines.conversion.plan import BUCKET_BITS, place_rows
-from beam_pipelines.conversion.planning.cutting import by_range, cut
+from beam_pipelines.conversion.plan import BUCKET_BITS, by_range, cut, place_rows
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey
 from beam_pipelines.conversion.planning.row_batches import in_parts
 from beam_pipelines.options import ConvertOptions, Source

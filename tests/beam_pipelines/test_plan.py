@@ -23,15 +23,16 @@ from beam_pipelines.conversion.plan import (
     Plan,
     assign_shards,
     buckets_at,
+    by_range,
     choose_split,
+    cut,
     hash_position,
     is_measured,
     place_rows,
+    range_bits,
     row_splits,
 )
-from beam_pipelines.conversion.planning import cutting
 from beam_pipelines.conversion.planning.beam_steps import assign
-from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, split_sums
 from beam_pipelines.conversion.planning.row_batches import RowStore, by_hash, groups_of, in_parts
 from beam_pipelines.conversion.working_folder import WorkingFolder
@@ -134,9 +135,8 @@ def test_shards_are_cut_out_of_each_split_in_the_order_of_the_hashes(num_shards,
 
 
 def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many_a_bucket_has(tmp_path, monkeypatch):
-    for module in (plan_module, cutting):
-        monkeypatch.setattr(module, "BUCKET_BITS", 2)
-    monkeypatch.setattr(cutting, "_RANGE_ROWS", 100)
+    monkeypatch.setattr(plan_module, "BUCKET_BITS", 2)
+    monkeypatch.setattr(plan_module, "_RANGE_ROWS", 100)
     listed = rows(600)
     opts = options(output=str(tmp_path), splits=(("train", 0.8), ("validation", 0.2)))
     with execution.pipeline(local()) as pipeline:

@@ -20,15 +20,14 @@ import apache_beam as beam
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 from apache_beam.transforms import combiners
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.plan import Plan, place_rows, with_positions
+from beam_pipelines.conversion.plan import Plan, by_range, cut, place_rows, range_bits, with_positions
 from beam_pipelines.conversion.planning import duplicates, split_choice
-from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks, split_sums
 from beam_pipelines.conversion.planning.record_sizes import Samples, first_rows, measure, size_rows
 from beam_pipelines.conversion.planning.row_batches import Numbered, Parts, by_hash, groups_of
@@ -136,9 +135,7 @@ class _Parts(beam.DoFn):
         return self._parts.add(*numbered)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        window = GlobalWindow()
-        for element in self._parts.rest():
-            yield WindowedValue(element, window.max_timestamp(), (window,))
+        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._parts.rest())
 
 
 def _in_parts(function: Callable[..., Numbered], *sides: Any) -> Any:
@@ -196,19 +193,19 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
 
 def _open(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Any]:
     parts: list[Part] = []
-    items = (item for item in list_part(part, options) if not _take_part(item, parts))
-    for batch in _batched(items, is_list):
+
+    def batches() -> Iterator[Batch]:
+        for item in list_part(part, options):
+            if isinstance(item, Part):
+                parts.append(item)
+            else:
+                yield item
+
+    for batch in _batched(batches(), is_list):
         yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
         parts.clear()
         yield batch
     yield from (beam.pvalue.TaggedOutput("parts", item) for item in parts)
-
-
-def _take_part(item: Batch | Part, parts: list[Part]) -> bool:
-    """Adds what is found in a part to a list if it is another part; returns whether it is."""
-    if isinstance(item, Part):
-        parts.append(item)
-    return isinstance(item, Part)
 
 
 def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Batch]:
@@ -256,15 +253,15 @@ def _new_inputs(batch: Batch, changes: extension.Changes, options: ConvertOption
 def _split_and_size(labelled: Batches, options: ConvertOptions, has_groups: bool = False) -> Batches:
     """Returns rows that have labels with splits, if these depend on other rows, and with estimated record sizes.
 
-    Args:
-      labelled: Batches of labeled rows.
-      options: Options of the conversion.
-      has_groups: Whether rows may name groups of their own, which were not kept together before.
+    With `has_groups`, rows may name groups of their own, which were not kept together before.
     """
     grouped = labelled
     if options.group_by or has_groups:  # a folder of a split names the split of its images, so that groups are after it
         grouped = keep_groups_together(_group_look_alikes(labelled, options))
-    return _size(_choose_splits(reject_duplicates(grouped, options), options), options)
+    divided = _choose_splits(reject_duplicates(grouped, options), options)
+    size = beam.Map(size_rows, AsDict(_ratios(divided, options)), options).with_output_types(Batch)
+    sized: Batches = divided | "Size" >> size
+    return sized
 
 
 def keep_groups_together(batches: Batches) -> Batches:
@@ -325,13 +322,6 @@ def _ends(
     return split_class, split_choice.ends_of_splits(split_class, itertools.chain.from_iterable(points), options)
 
 
-def _size(batches: Batches, options: ConvertOptions) -> Batches:
-    """Returns rows that have a label with their estimated record sizes, or with a reason for a wrong name or size."""
-    size = beam.Map(size_rows, AsDict(_ratios(batches, options)), options).with_output_types(Batch)
-    sized: Batches = batches | "Size" >> size
-    return sized
-
-
 def _ratios(batches: Batches, options: ConvertOptions) -> PCollection[tuple[str, float]]:
     """Returns the ratio of stored bytes to source bytes of each kind of image, as measured on its first images."""
     ratios: PCollection[tuple[str, float]] = (
@@ -356,9 +346,8 @@ class _Sample(beam.DoFn):
         self._samples.add(batch)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        window = GlobalWindow()
         for kind, rows in self._samples.by_kind().items():
-            yield WindowedValue((kind, Batch.from_rows(rows)), window.max_timestamp(), (window,))
+            yield GlobalWindows.windowed_value_at_end_of_window((kind, Batch.from_rows(rows)))
 
 
 def _measure(keyed: tuple[str, Iterable[Batch]], options: ConvertOptions) -> tuple[str, float]:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
-from beam_pipelines.conversion.plan import Plan, place_rows, with_positions
+from beam_pipelines.conversion.plan import Plan, by_range, cut, place_rows, range_bits, with_positions
 from beam_pipelines.conversion.planning import duplicates, split_choice
-from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks
 from beam_pipelines.conversion.planning.record_sizes import Samples, measure, size_rows
 from beam_pipelines.conversion.planning.row_batches import Numbered, RowStore, by_hash, groups_of, in_parts
@@ -93,9 +92,7 @@ def _plan_here(options: ConvertOptions, num_workers: int) -> Plan:
     if split_choice.depends_on_labels(options):
         sized = _sized(_split(labelled, options, num_workers), options)
     else:
-        ratios = {name: measure(rows, options.sources, options.images) for name, rows in samples.by_kind().items()}
-        sized = (size_rows(batch, ratios, options) for batch in labelled)
-        sized = _without_duplicates(sized, options, num_workers)
+        sized = _without_duplicates(_with_sizes(labelled, samples, options), options, num_workers)
     return _cut(sized, range_bits(listed.num_rows), layout, options)
 
 
@@ -154,8 +151,12 @@ def _sized(batches: Batches, options: ConvertOptions) -> Batches:
         placed = with_positions(batch, options.seed)
         samples.add(placed)
         store.add(placed)
-    ratios = {name: measure(first, options.sources, options.images) for name, first in samples.by_kind().items()}
-    return (size_rows(batch, ratios, options) for batch in store.drain())
+    return _with_sizes(store.drain(), samples, options)
+
+
+def _with_sizes(batches: Batches, samples: Samples, options: ConvertOptions) -> Batches:
+    ratios = {name: measure(rows, options.sources, options.images) for name, rows in samples.by_kind().items()}
+    return (size_rows(batch, ratios, options) for batch in batches)
 
 
 def _groups_together(batches: Batches) -> Iterator[Batch]:

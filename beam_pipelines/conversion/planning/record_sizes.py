@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from beam_pipelines.conversion.plan import hash_position, in_order, row_positions, row_splits
+from beam_pipelines.conversion.plan import HASH_BITS, hash_position, in_order, row_positions, row_splits
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import map_images
@@ -34,54 +35,37 @@ _SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to so
 _CLASSES = 1 << 16  # of sizes: more than there are
 
 
-class FirstRows:
-    """A sample of rows: the first of all added ones, in the order of the dataset.
-
-    Attributes:
-      rows: The sample and the rows added since.
-      last: Position of the last row that may still be one of the first.
-    """
-
-    def __init__(self, seed: int) -> None:
-        """Begins with no rows; `seed` is the conversion's."""
-        self.rows: list[Row] = []
-        self.last = (1 << 64) - 1
-        self._seed = seed
-
-    def add(self, rows: list[Row]) -> None:
-        """Adds rows; those that are behind `last` may be left out."""
-        self.rows += rows
-        if len(self.rows) >= 4 * _SAMPLE:
-            self.rows = first_rows(self.rows, self._seed)
-            self.last = hash_position(self._seed, self.rows[-1].key)
-
-
 def first_rows(rows: Iterable[Row], seed: int) -> list[Row]:
     """Returns the first rows in the order of the dataset, as many as a sample has."""
     return heapq.nsmallest(_SAMPLE, rows, key=functools.partial(in_order, seed=seed))
 
 
 class Samples:
-    """The sample of each kind of image, of the rows that were added."""
+    """The sample of each kind of image: the first of the rows that were added, in the order of the dataset."""
 
     def __init__(self, seed: int) -> None:
         """Begins without rows; `seed` is the conversion's."""
         self._seed = seed
-        self._kinds: dict[str, FirstRows] = {}
+        self._rows = defaultdict[str, list[Row]](list)  # a sample, and the rows added since
+        self._last = dict[str, int]()  # position of the last row that may still be one of the first
 
     def add(self, batch: Batch) -> None:
         places, codes = row_positions(batch, self._seed), _kind_codes(batch)
         codes[_is_rejected(batch)] = -1
         for code in np.unique(codes[codes >= 0]).tolist():
             name = _kind_name(code)
-            first = self._kinds.get(name) or self._kinds.setdefault(name, FirstRows(self._seed))
-            selected = np.flatnonzero((codes == code) & (places <= np.uint64(first.last)))
+            last = self._last.get(name, (1 << HASH_BITS) - 1)
+            selected = np.flatnonzero((codes == code) & (places <= np.uint64(last)))
             if len(selected):
-                first.add(batch.take(selected.tolist()).rows())
+                rows = self._rows[name]
+                rows += batch.take(selected.tolist()).rows()
+                if len(rows) >= 4 * _SAMPLE:
+                    self._rows[name] = first_rows(rows, self._seed)
+                    self._last[name] = hash_position(self._seed, self._rows[name][-1].key)
 
     def by_kind(self) -> dict[str, list[Row]]:
         """Returns the rows of the sample of each kind."""
-        return {name: first_rows(first.rows, self._seed) for name, first in self._kinds.items()}
+        return {name: first_rows(rows, self._seed) for name, rows in self._rows.items()}
 
 
 def measure(rows: list[Row], sources: Sequence[Source], images: ImageOptions) -> float:
