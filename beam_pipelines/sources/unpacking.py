@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -41,6 +42,7 @@ def inflates_too_much(num_bytes: int, packed_bytes: int, allowed: int | None = N
 
 # Of this process, by output: decompressed bytes, by path, of files that exceed _MOST_TIMES their size.
 _excess = collections.defaultdict[str, dict[str, int]](dict)
+_excess_lock = threading.Lock()
 
 
 def limited(uri: str, output: str, write: Callable[[bytes], Any]) -> Callable[[bytes, int], None]:
@@ -50,15 +52,16 @@ def limited(uri: str, output: str, write: Callable[[bytes], Any]) -> Callable[[b
     share the allowance _ALWAYS_ALLOWED, as there may be a thousand small files.
     """
     packed_bytes, num_bytes = storage.file_bytes(uri), 0
-    excess = _excess[output]
-    excess[uri] = 0  # after a failure it is unpacked again
+    with _excess_lock:
+        _excess[output][uri] = 0  # after a failure it is unpacked again
 
     def add(piece: bytes, least: int) -> None:
         nonlocal num_bytes
         num_bytes += max(len(piece), least)
         if num_bytes > _MOST_TIMES * packed_bytes:
-            excess[uri] = num_bytes
-            total = sum(list(excess.values()))  # a list, as other threads may add files meanwhile
+            with _excess_lock:
+                _excess[output][uri] = num_bytes
+                total = sum(_excess[output].values())
             if why := inflates_too_much(total, packed_bytes):
                 raise ValueError(f"{uri!r} {why}; decompress it first if you trust it")
         write(piece)
