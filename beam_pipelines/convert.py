@@ -144,7 +144,7 @@ def check_inputs(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
         raise ValueError("at least one input is required")
     options, remarks = listing.recognise(options)
     for source in options.sources:
-        listing.check_source(source, options, options.labels)
+        listing.check_source(source, options)
     output_checks.check_output(options)
     return options, remarks + [line for source in options.sources for line in listing.remarks(source, options)]
 

@@ -6,6 +6,7 @@ array_record's writer needs a file of this machine, from which the shard is copi
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 
 from beam_pipelines.shard_formats.shard_format import Columns, Schema, ShardFile, ShardFormat, Writer
@@ -34,8 +35,7 @@ class _Records(Writer):
     def close(self) -> None:
         self._writer.close()
         with self._folder, open(self._path, "rb") as content:
-            while piece := content.read(_PIECE_BYTES):
-                self.file.write(piece)
+            shutil.copyfileobj(content, self.file, _PIECE_BYTES)
 
 
 class ArrayRecord(ShardFormat):

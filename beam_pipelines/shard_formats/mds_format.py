@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
 from beam_pipelines.shard_formats.shard_format import Columns, Sample, Schema, ShardFile, ShardFormat, Writer
-from tpu_input.dataset_format.manifest import FeatureType, Manifest, parse_shard_name
+from tpu_input.dataset_format.manifest import Manifest, parse_shard_name
 from tpu_input.dataset_format.records import Record
 
 _INDEX = "index.json"
@@ -32,12 +33,9 @@ def _encodings(schema: Schema) -> dict[str, str]:
     if kind.needs_classes:
         encodings |= {"labels" if kind.is_list else "label": "json" if kind.is_list else "int"}
         encodings |= {"class": "json" if kind.is_list else "str"}
-    encodings |= {name: _feature_encoding(feature_type) for name, feature_type in schema.features.items()}
+    for name, feature_type in schema.features.items():
+        encodings[name] = "json" if feature_type.length else _FEATURE_ENCODINGS[feature_type.kind]
     return dict(sorted(encodings.items()))
-
-
-def _feature_encoding(feature_type: FeatureType) -> str:
-    return "json" if feature_type.length else _FEATURE_ENCODINGS[feature_type.kind]
 
 
 def _config(encodings: dict[str, str]) -> dict[str, Any]:
@@ -73,8 +71,7 @@ class _Samples(Writer):
         self.file.write(struct.pack(f"<{len(offsets) + 1}I", len(self._sizes), *offsets) + config)
         with self._samples:
             self._samples.seek(0)
-            while piece := self._samples.read(_PIECE_BYTES):
-                self.file.write(piece)
+            shutil.copyfileobj(self._samples, self.file, _PIECE_BYTES)
 
 
 class MDS(ShardFormat):
@@ -88,13 +85,10 @@ class MDS(ShardFormat):
         values: dict[str, Any] = {"image": record.encoded, "key": record.key, "sha256": record.sha256}
         values |= dict.fromkeys(("label", "labels"), record.label) | {"class": record.class_name}
         values |= schema.values_of(record)
-        parts = [_packed(values[name], encoding) for name, encoding in _encodings(schema).items()]
-        sizes = [
-            len(part)
-            for part, encoding in zip(parts, _encodings(schema).values(), strict=True)
-            if encoding not in _SIZES
-        ]
-        return struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(parts)
+        encodings = _encodings(schema)
+        parts = {name: _packed(values[name], encoding) for name, encoding in encodings.items()}
+        sizes = [len(part) for name, part in parts.items() if encodings[name] not in _SIZES]
+        return struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(parts.values())
 
     def path(self, shard: str) -> str:
         parts = parse_shard_name(shard)

@@ -122,23 +122,26 @@ def _members(
     """Yields the members of the tar in the bytes `start` to `end` of the archive."""
     links: set[str] = set()  # targets of hard links
     for member in _headers(file, start, end):
-        name, first = _name(member), start + member.offset_data
+        name, first = posixpath.normpath(member.name), start + member.offset_data
+        is_tar = name.endswith(".tar")
         if member.islnk():
             links.add(posixpath.normpath(member.linkname))
         elif member.isdir():
             pass
+        elif member.issym():
+            yield Member(name, f"{archive}#{name} (a link)", -1, -first, fault_of_name(name))
         elif not member.isfile() or member.issparse():
-            yield _without_bytes(archive, name, member, first)
-        elif name.endswith(".tar") and is_apart(name):
-            uri = storage.slice_uri(archive, first, member.size)
-            yield Member(name, uri, member.size, -first, fault_of_name(name), is_archive=True)
-        elif name.endswith(".tar"):
+            is_sparse = member.issparse()
+            fault = "it is a sparse file; pack it without --sparse" if is_sparse else "it is a device or a pipe"
+            yield Member(name, f"{archive}#{name}", 0, -first, fault)
+        elif is_tar and not is_apart(name):
             if depth == _MAX_DEPTH:
                 raise tarfile.ReadError(f"{name[-200:]!r} is nested inside {depth} other archives; unpack some of them")
             for inner in _members(archive, file, first, first + member.size, depth + 1):
                 yield inner._replace(path=f"{name[:-4]}/{inner.path}", fault=inner.fault or fault_of_name(name))
         else:
-            yield Member(name, storage.slice_uri(archive, first, member.size), member.size, -first, fault_of_name(name))
+            uri = storage.slice_uri(archive, first, member.size)
+            yield Member(name, uri, member.size, -first, fault_of_name(name), is_archive=is_tar)
     if links:
         yield from _linked(archive, file, start, end, links)
 
@@ -151,7 +154,7 @@ def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[st
     """
     spans: dict[str, tuple[int, int]] = {}  # name: (first byte, size)
     for member in _headers(file, start, end):
-        name, offset = _name(member), start + member.offset_data
+        name, offset = posixpath.normpath(member.name), start + member.offset_data
         span = (offset, member.size) if member.isfile() and not member.issparse() else None
         if member.islnk():
             span = spans.get(posixpath.normpath(member.linkname))
@@ -165,17 +168,6 @@ def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[st
             spans[name] = span
         elif name in targets and not member.isdir():
             spans.pop(name, None)  # a symbolic link, a device, … in its place
-
-
-def _without_bytes(archive: str, name: str, member: tarfile.TarInfo, first: int) -> Member:
-    if member.issym():
-        return Member(name, f"{archive}#{name} (a link)", -1, -first, fault_of_name(name))
-    fault = "it is a sparse file; pack it without --sparse" if member.issparse() else "it is a device or a pipe"
-    return Member(name, f"{archive}#{name}", 0, -first, fault)
-
-
-def _name(member: tarfile.TarInfo) -> str:
-    return posixpath.normpath(member.name)
 
 
 def fault_of_name(name: str) -> str:

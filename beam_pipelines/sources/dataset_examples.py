@@ -11,9 +11,8 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,11 +21,13 @@ from beam_pipelines import storage
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.lists import delimiter_of, is_json_list, read_json_list, read_names
+from beam_pipelines.sources.naming import shortened
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
 from tpu_input.dataset_format.index import as_labels, check_room, index_path, read_columns, text_bytes
 from tpu_input.dataset_format.label_kinds import LabelKind
+from tpu_input.dataset_format.manifest import Shard
 from tpu_input.dataset_format.parquet_footer import column_chunks
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
@@ -48,7 +49,7 @@ class Dataset(InputKind):
     def is_kind(self, source: Source) -> bool:
         return read_dataset(source.path) is not None
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+    def check(self, source: Source, options: ConvertOptions) -> None:
         if manifest := read_dataset(source.path):
             check_labels(manifest, options)
 
@@ -56,8 +57,9 @@ class Dataset(InputKind):
         if part.shard:
             yield from rows_of_shard(part.source, part.shard, options)
         else:
-            shards = shards_of(part.source.path, part.source.only_split)
-            yield from (Part(part.source, shard=shard) for shard in shards)
+            shards = shards_by_name(read_dataset(part.source.path)).items()
+            only_split = part.source.only_split
+            yield from (Part(part.source, shard=name) for name, (split, _) in shards if only_split in ("", split))
 
 
 def read_dataset(path: str, allow_export: bool = False) -> Manifest | None:
@@ -80,11 +82,10 @@ def _read_manifest(path: str, _version: int, allow_export: bool) -> Manifest | N
         return None
 
 
-def shards_of(path: str, only_split: str = "") -> list[str]:
-    """Returns the names of the shards of the dataset in a folder, or of one split; none if there is no dataset."""
-    manifest = read_dataset(path)
+def shards_by_name(manifest: Manifest | None) -> dict[str, tuple[str, Shard]]:
+    """Returns (split, shard) by name of the shard; {} if there is no dataset."""
     splits = manifest.splits.items() if manifest else ()
-    return [shard.name for name, split in splits if only_split in ("", name) for shard in split.shards]
+    return {shard.name: (name, shard) for name, split in splits for shard in split.shards}
 
 
 def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterator[Row]:
@@ -94,21 +95,15 @@ def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterato
       ValueError: There is no such shard any more, or it is missing, or its index is damaged.
     """
     manifest = read_dataset(source.path)
-    shards = [
-        (split, shard)
-        for split, split_info in (manifest.splits.items() if manifest else ())
-        for shard in split_info.shards
-        if shard.name == name
-    ]
-    if not manifest or not shards:
+    split, shard = shards_by_name(manifest).get(name, ("", None))
+    if not manifest or not shard:
         raise ValueError(f"{source.path!r} was replaced while it was listed; run the command again")
-    (split, shard), path = shards[0], f"{source.path}/{name}"
     index = _index(source.path, name, shard.num_examples)
     columns = [column.to_pylist() for column in index.columns]
     columns[1] = as_labels(index.column(1))
-    kind = manifest.label_kind
+    path, kind, num_classes = f"{source.path}/{name}", manifest.label_kind, len(manifest.classes)
     if not shard.is_filled_by(index["offset"].to_numpy(), index["length"].to_numpy()) or not all(
-        key and _are_classes(label, manifest) for key, label in zip(columns[0], columns[1], strict=True)
+        key and kind.are_classes(label, num_classes) for key, label in zip(columns[0], columns[1], strict=True)
     ):
         raise _damaged(source.path, name, f"it does not match shard {name!r} and the manifest")
     num_bytes, version = storage.look(storage.record_uri(path, 0, 0))
@@ -125,10 +120,6 @@ def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterato
             yield row.reject("bad_feature", "a feature of it is infinite, beyond the range of float32")
         else:
             yield _changed(row, names, source, changes, options)
-
-
-def _are_classes(label: Any, manifest: Manifest) -> bool:
-    return manifest.label_kind.are_classes(label, len(manifest.classes))
 
 
 def check_labels(manifest: Manifest, options: ConvertOptions) -> None:
@@ -161,9 +152,10 @@ def check_changes(source: Source) -> None:
         )
     changes = _changes(source)
     for path, names in ((source.only_classes, changes.only_classes), (source.without_classes, changes.without_classes)):
-        if unknown := sorted((names or set()) - set(map(canonical, manifest.classes))):
+        if unknown := list(map(repr, sorted((names or set()) - set(map(canonical, manifest.classes))))):
             raise ValueError(
-                f"{path!r} names {_shortened(unknown)}, not among the classes of {source.path!r}; correct the names"
+                f"{path!r} names {shortened(unknown, _MAX_SHOWN)}, not among the classes of {source.path!r}; correct "
+                "the names"
             )
     keys_by_path = {
         source.new_labels: set(changes.new_labels),
@@ -174,14 +166,13 @@ def check_changes(source: Source) -> None:
     if not any(keys_by_path.values()):
         return
     dataset_keys: set[str] = set()
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            dataset_keys.update(_index(source.path, shard.name, shard.num_examples)["key"].to_pylist())
+    for _, shard in shards_by_name(manifest).values():
+        dataset_keys.update(_index(source.path, shard.name, shard.num_examples)["key"].to_pylist())
     for path, keys in keys_by_path.items():
-        if unknown := sorted((keys or set()) - dataset_keys):
+        if unknown := list(map(repr, sorted((keys or set()) - dataset_keys))):
             raise ValueError(
-                f"{path!r} has {len(unknown):,} keys that {source.path!r} does not have: {_shortened(unknown)}; "
-                "correct them, or remove their lines"
+                f"{path!r} has {len(unknown):,} keys that {source.path!r} does not have: "
+                f"{shortened(unknown, _MAX_SHOWN)}; correct them, or remove their lines"
             )
 
 
@@ -229,29 +220,21 @@ class _Changes(NamedTuple):
 def _changes(source: Source) -> _Changes:
     """Returns the changes of a source; read once in a process, unless the files change."""
     files = tuple(getattr(source, name) for name in FILES_OF_CHANGES)
-    return _read_changes(*files, tuple(storage.replaceable(path) if path else 0 for path in files))
+    return _read_changes(source, tuple(storage.replaceable(path) if path else 0 for path in files))
 
 
 @functools.lru_cache(maxsize=8)
-def _read_changes(
-    new_labels: str,
-    only_keys: str,
-    without_keys: str,
-    only_classes: str,
-    without_classes: str,
-    near_duplicates: str,
-    _versions: tuple[int, ...],
-) -> _Changes:
+def _read_changes(source: Source, _versions: tuple[int, ...]) -> _Changes:
     def names(path: str) -> frozenset[str] | None:
-        return _unique_names(path) if path else None
+        return _unique_names(path, str) if path else None
 
     return _Changes(
-        labels_of(new_labels) if new_labels else {},
-        names(only_keys),
-        names(without_keys),
-        class_set(only_classes) if only_classes else None,
-        class_set(without_classes) if without_classes else None,
-        *(_read_groups(near_duplicates) if near_duplicates else (None, {})),
+        labels_of(source.new_labels) if source.new_labels else {},
+        names(source.only_keys),
+        names(source.without_keys),
+        class_set(source.only_classes) if source.only_classes else None,
+        class_set(source.without_classes) if source.without_classes else None,
+        *(_read_groups(source.near_duplicates) if source.near_duplicates else (None, {})),
     )
 
 
@@ -292,11 +275,11 @@ def _texts_of_pairs(content: bytes, name: str) -> list[str]:
     return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
 
 
-def _unique_names(path: str) -> frozenset[str]:
-    counts = Counter(filter(None, read_names(path)))
-    if not counts:
+def _unique_names(path: str, form: Callable[[str], str]) -> frozenset[str]:
+    names = frozenset(map(form, read_names(path))) - {""}
+    if not names:
         raise ValueError(f"{path!r} is empty; it must have one name per line")
-    return frozenset(counts)
+    return names
 
 
 def class_set(path: str) -> frozenset[str]:
@@ -305,10 +288,7 @@ def class_set(path: str) -> frozenset[str]:
     Raises:
       ValueError: It has none.
     """
-    names = frozenset(map(canonical, _unique_names(path))) - {""}
-    if not names:
-        raise ValueError(f"{path!r} is empty; it must have one name per line")
-    return names
+    return _unique_names(path, canonical)
 
 
 def _changed(row: Row, names: list[str], source: Source, changes: _Changes, options: ConvertOptions) -> Row:
@@ -339,10 +319,10 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
         subject = f"class {names[0]!r} was" if len(names) == 1 else f"classes {', '.join(names)} were"
         return row.reject("left_out", f"its {subject} left out on request")
     if key in changes.new_labels:
-        names = remaining = new_names(changes.new_labels[key], options.label_kind)
+        remaining = new_names(changes.new_labels[key], options.label_kind)
     elif len(remaining) == len(names):
         return row  # its label is the one above
-    return label_row(row, remaining if len(remaining) < len(names) else names, options, are_names=True)
+    return label_row(row, remaining, options, are_names=True)
 
 
 def new_names(text: str, kind: LabelKind) -> list[str]:
@@ -367,8 +347,3 @@ def _damaged(dataset: str, name: str, why: str) -> ValueError:
         f"the index of {name!r} in {dataset!r} cannot be used: {why}; repair the dataset with: jpeg2tpu "
         f"verify --repair {dataset}"
     )
-
-
-def _shortened(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(map(repr, names[:_MAX_SHOWN])) + more

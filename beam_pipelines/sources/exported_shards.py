@@ -14,7 +14,7 @@ from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat, Source
 from beam_pipelines.shard_formats.all_formats import EXPORTS, format_of
 from beam_pipelines.shard_formats.shard_format import ShardFormat
-from beam_pipelines.sources.dataset_examples import check_labels, read_dataset
+from beam_pipelines.sources.dataset_examples import check_labels, read_dataset, shards_by_name
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.read_ahead import Loaded, read_rows
 from beam_pipelines.sources.records import array_record_files, parquet_files, webdataset
@@ -39,7 +39,7 @@ class Export(InputKind):
     def is_kind(self, source: Source) -> bool:
         return read_export(source.path) is not None
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+    def check(self, source: Source, options: ConvertOptions) -> None:
         if manifest := read_export(source.path):
             check_labels(manifest, options)
 
@@ -50,7 +50,7 @@ class Export(InputKind):
         if part.shard:
             yield from rows_of_shard(manifest, part.shard, options)
         else:
-            yield from (Part(part.source, shard=name) for name in _splits(manifest))
+            yield from (Part(part.source, shard=name) for name in shards_by_name(manifest))
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         manifest = read_export(source.path)
@@ -70,23 +70,23 @@ def rows_of_shard(manifest: Manifest, name: str, options: ConvertOptions) -> Ite
     Raises:
       ValueError: It is damaged, or has not as many examples as the manifest says.
     """
-    splits = _splits(manifest)
-    if name not in splits:
+    split, shard = shards_by_name(manifest).get(name, ("", None))
+    if not shard:
         raise ValueError(f"{manifest.path!r} was replaced while it was listed; run the command again")
-    (split, num_examples), count = splits[name], 0
     shard_format = format_of(name)
     if manifest.format in _READERS:
         read, record_format = _READERS[manifest.format]
         rows = read(manifest.path, shard_format.path(name), record_format, options)
     else:
         rows = _rows_of_samples(f"{manifest.path}/{shard_format.path(name)}", shard_format, options)
+    count = 0
     for row in rows:
         count += 1
         yield row._replace(split=split, number=0)
-    if count != num_examples:
+    if count != shard.num_examples:
         raise ValueError(
-            f"{name!r} of {manifest.path!r} has {count:,} examples, but its manifest says {num_examples:,}; export the "
-            "dataset again into another output"
+            f"{name!r} of {manifest.path!r} has {count:,} examples, but its manifest says {shard.num_examples:,}; "
+            "export the dataset again into another output"
         )
 
 
@@ -105,12 +105,6 @@ def _rows_of_samples(path: str, shard_format: ShardFormat, options: ConvertOptio
             raise ValueError(f"{shard}: {error}; copy it again") from error
 
 
-def _splits(manifest: Manifest) -> dict[str, tuple[str, int]]:
-    """Returns (split, number of examples) by name of the shard."""
-    splits = manifest.splits.items()
-    return {shard.name: (name, shard.num_examples) for name, split in splits for shard in split.shards}
-
-
 def examples_of(manifest: Manifest) -> Iterator[tuple[str, Iterator[Loaded]]]:
     """Yields (shard, rows with their image bytes) of an export; consume the rows before taking the next shard.
 
@@ -118,7 +112,7 @@ def examples_of(manifest: Manifest) -> Iterator[tuple[str, Iterator[Loaded]]]:
       ValueError: A shard is damaged.
     """
     features = tuple((name, str(text)) for name, text in manifest.options.get("features", {}).items())
-    for name in _splits(manifest):
+    for name in shards_by_name(manifest):
         # Some formats need a place to which images are copied.
         with tempfile.TemporaryDirectory() as folder:
             options = ConvertOptions(

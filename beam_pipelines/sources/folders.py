@@ -13,7 +13,7 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts, not_images
@@ -34,6 +34,7 @@ _MAX_INNER = 64  # names of folders that are noted below a class folder, besides
 
 
 Place = tuple[str, str, str]  # source's split, outermost folder, next folder if one of both has the name of a split
+_Key = TypeVar("_Key")
 
 
 class Folder(NamedTuple):
@@ -176,7 +177,7 @@ def split_survey(survey: Survey, num_parts: int) -> list[Survey]:
     return parts
 
 
-def _add(folders: dict[Place, Folder], place: Place, folder: Folder) -> None:
+def _add(folders: dict[_Key, Folder], place: _Key, folder: Folder) -> None:
     previous = folders.get(place)
     folders[place] = previous.plus(folder) if previous else folder
 
@@ -219,13 +220,11 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     )
     for source in {place[0] for place in folders}:
         tops: dict[str, Folder] = {}
-        nested: dict[str, bool] = defaultdict(
-            lambda: True
-        )  # whether a folder with the name of a split contains only folders
+        nested: dict[str, bool] = {}  # whether a folder with the name of a split contains only folders
         for (split, top, below), folder in sorted(folders.items()):
             if split == source:
-                tops[top] = tops[top].plus(folder) if top in tops else folder
-                nested[top] &= bool(below)
+                _add(tops, top, folder)
+                nested[top] = nested.get(top, True) and bool(below)
         source_read = next(candidate for candidate in options.sources if candidate.split == source)
         if source and len(options.sources) > 1:  # list_rows() prepends the split
             tops = {top: folder._replace(example=folder.example[len(source) + 1 :]) for top, folder in tops.items()}
@@ -236,13 +235,10 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         if not source and all(map(is_split, {top for top, folder in tops.items() if folder.num_images} or tops)):
             splits = frozenset(filter(is_split, tops))
         elif unclear := _unclear(tops, nested, options.labels):
-            raise ValueError(_question(tops, unclear, source, options))
-    images: dict[str, int] = defaultdict(int)
+            raise ValueError(_question(tops, unclear, source_read))
     files: dict[str, Folder] = {}
     for (split, top, below), folder in sorted(folders.items()):
-        name = below if not split and top in splits else top
-        images[name] += folder.num_images
-        files[name] = files[name].plus(folder) if name in files else folder
+        _add(files, below if not split and top in splits else top, folder)
     if splits and all(map(is_split, files)):
         example = min(folder.example for folder in files.values())
         raise ValueError(
@@ -255,7 +251,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         if options.label_kind.needs_classes and not set(files) <= set(options.labels):
             _check_classes_inside(name, files[name], files.keys() - {name})
     splits |= _splits_of_labelled(survey)
-    without_images = frozenset(name for name in images if name and not images[name])
+    without_images = frozenset(name for name, folder in files.items() if name and not folder.num_images)
     for name in files.keys() - without_images if options.label_kind.needs_classes else ():
         survey.labels.add_name(name)
     numbering = read_labels(survey.labels, options)
@@ -263,7 +259,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         splits = frozenset(below for _, _, below in with_images)
     prefix = "CLASS/" if has_inner_splits else ""
     remarks = _remarks(
-        {f"{prefix}{name}/": name for name in sorted(splits)},
+        [f"{prefix}{name}/ as {SPLIT_FOLDERS[name.lower()]}" for name in sorted(splits)],
         {name: files[name] for name in without_images},
         survey,
         options,
@@ -286,15 +282,11 @@ def _splits_of_labelled(survey: Survey) -> frozenset[str]:
     Raises:
       ValueError: They have names of several splits, but there are other images, or they lie in other folders.
     """
-    tops = {top for _, top, _ in survey.labelled}
-    if not tops - {""} and not any(inner for _, _, inner in survey.labelled):
-        return frozenset()
-    if all(not split and top and not inner for split, top, inner in survey.labelled):
-        return frozenset(tops)
-    split_folders = sorted(tops - {""})
-    if len({SPLIT_FOLDERS[top.lower()] for top in split_folders}) < 2 and not any(
-        inner for _, _, inner in survey.labelled
-    ):
+    split_folders = sorted({top for _, top, _ in survey.labelled} - {""})
+    if split_folders and all(not split and top and not inner for split, top, inner in survey.labelled):
+        return frozenset(split_folders)
+    has_inner_splits = any(inner for _, _, inner in survey.labelled)
+    if len({SPLIT_FOLDERS[top.lower()] for top in split_folders}) < 2 and not has_inner_splits:
         return frozenset()
     locations = f"some images are in {_enumerated([f'{top}/' for top in split_folders])}, " if split_folders else ""
     raise ValueError(
@@ -367,19 +359,17 @@ def _unclear(tops: Collection[str], nested: Mapping[str, bool], classes: Collect
     return splits if several or holds_folders else {}
 
 
-def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, options: ConvertOptions) -> str:
+def _question(tops: dict[str, Folder], unclear: dict[str, str], source: Source) -> str:
     """Returns the error message that asks which folders are splits and which are classes."""
     ordered = sorted(tops, key=lambda top: (top not in unclear, top))
     summary = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
     summary += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
-    root = next(candidate.path for candidate in options.sources if candidate.split == source)
     by_split = {split: _innermost(top, tops[top]) for top, split in sorted(unclear.items(), reverse=True)}
-    flags = " ".join(Source(f"{root}/{top}", split).flag for split, top in by_split.items())
-    is_archive = Source(root).is_archive
-    advice = f"pack an archive for each split, or unpack it and use {flags}" if is_archive else flags
+    flags = " ".join(Source(f"{source.path}/{top}", split).flag for split, top in by_split.items())
+    advice = f"pack an archive for each split, or unpack it and use {flags}" if source.is_archive else flags
     return (
-        f"it is not clear which folders of {root!r} are splits and which are classes: {summary}; specify the folder "
-        f"above the class folders of each split, for example: {advice}; or, if all are classes, list them in "
+        f"it is not clear which folders of {source.path!r} are splits and which are classes: {summary}; specify the "
+        f"folder above the class folders of each split, for example: {advice}; or, if all are classes, list them in "
         "--labels=FILE"
     )
 
@@ -405,12 +395,10 @@ def _remarks_on_alike(classes: Mapping[str, Folder]) -> Iterable[str]:
 
 
 def _remarks(
-    splits: dict[str, str], without_images: dict[str, Folder], survey: Survey, options: ConvertOptions
+    splits: list[str], without_images: dict[str, Folder], survey: Survey, options: ConvertOptions
 ) -> Iterable[str]:
     if splits:
-        yield "read as splits: " + ", ".join(
-            f"{path} as {SPLIT_FOLDERS[name.lower()]}" for path, name in splits.items()
-        )
+        yield f"read as splits: {', '.join(splits)}"
     if without_images:
         entries = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
         yield (

@@ -23,7 +23,7 @@ from beam_pipelines.sources.folders import is_split
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.records.parquet_files import has_images
 from beam_pipelines.sources.row_columns import BATCH_ROWS, Batch, batched
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.rows import Row, escaped
 from beam_pipelines.sources.unpacking import decompressed
 
 
@@ -38,8 +38,8 @@ class Folder(InputKind):
     def has_paths_as_keys(self, source: Source) -> bool:
         return not source.is_archive
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
-        if os.path.isfile(source.path):
+    def check(self, source: Source, options: ConvertOptions) -> None:
+        if not source.is_archive and os.path.isfile(source.path):
             raise ValueError(
                 f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, "
                 "a .tar.gz, a .zip, a .csv, a .tsv, a .jsonl, or records (--record)"
@@ -81,9 +81,6 @@ class Archive(Folder):
     def is_kind(self, source: Source) -> bool:
         return source.is_archive
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
-        pass
-
 
 def _with_pattern(row: Row, pattern: str) -> Row:
     """Returns the row of a file with the label that a pattern finds in its path."""
@@ -96,11 +93,8 @@ def _with_pattern(row: Row, pattern: str) -> Row:
 
 
 def row_of_file(file: Member, options: ConvertOptions) -> Row:
-    if not file.path.isascii():
-        try:
-            file.path.encode()
-        except UnicodeEncodeError:
-            return Row(_escaped(file.path), _escaped(file.uri)).reject("bad_name", "its name is not UTF-8")
+    if not file.path.isascii() and (path := escaped(file.path)) != file.path:
+        return Row(path, escaped(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
     reason, detail = not_images.reason_of(file.path, options.ignore)
     if reason:
@@ -108,14 +102,9 @@ def row_of_file(file: Member, options: ConvertOptions) -> Row:
     if file.fault:
         return row.reject("bad_member", file.fault)
     if file.lost_target:
-        message = f"it is a hard link to {_escaped(file.lost_target)!r}, which is not a file before it in the archive"
+        message = f"it is a hard link to {escaped(file.lost_target)!r}, which is not a file before it in the archive"
         return row._replace(num_bytes=0).reject("missing", message)
     return row
-
-
-def _escaped(name: str) -> str:
-    """Returns a name in which bytes that are not UTF-8 are written as \\x escapes."""
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def files_below(part: Part, options: ConvertOptions) -> Iterator[Member]:
@@ -172,8 +161,7 @@ def _members(archive: Member, root: str, options: ConvertOptions) -> Iterator[Me
             return
         uri = _tar(uri, options.output)
     folder = archives.without_ending(archive.path)
-    for member in archives.members(uri, name=name):
-        _refuse_webdataset(name, member, options)
+    for member in _not_webdataset(name, archives.members(uri, name=name), options):
         yield member._replace(path=f"{folder}/{member.path}", fault=member.fault or archive.fault)
 
 
@@ -182,13 +170,16 @@ def _tar(uri: str, output: str) -> str:
     return uri if uri.endswith(".tar") else decompressed(uri, output)
 
 
-def _refuse_webdataset(archive: str, member: Member, options: ConvertOptions) -> None:
-    """Raises ValueError if a member is a label as WebDataset has them, and --ignore does not name it."""
-    if member.path.endswith(".cls") and not not_images.ignored_by(member.path, options.ignore):
-        raise ValueError(
-            f"{archive!r} has {member.path!r}, the label of an image in WebDataset's archives; add --record=webdataset "
-            "to read such files; or if the folder or the name of the archive is the class, add --ignore='*.cls'"
-        )
+def _not_webdataset(archive: str, members: Iterator[Member], options: ConvertOptions) -> Iterator[Member]:
+    """Yields members; raises ValueError if one is a label as WebDataset has them, and --ignore does not name it."""
+    for member in members:
+        if member.path.endswith(".cls") and not not_images.ignored_by(member.path, options.ignore):
+            raise ValueError(
+                f"{archive!r} has {member.path!r}, the label of an image in WebDataset's archives; add "
+                "--record=webdataset to read such files; or if the folder or the name of the archive is the class, add "
+                "--ignore='*.cls'"
+            )
+        yield member
 
 
 def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Member]:
@@ -204,9 +195,9 @@ def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Memb
         if source.path.endswith(".zip")
         else archives.members(_tar(source.path, options.output), lambda name: is_known or "/" in name, name=source.path)
     )
+    members = _not_webdataset(source.path, members, options)
     with tempfile.TemporaryFile() as spool:
         for member in members:
-            _refuse_webdataset(source.path, member, options)
             folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
             is_aside = bool(not_images.creator(member.path)) or (
                 depth < 2 and not member.is_archive and not not_images.is_image_by_name(member.path)
@@ -216,9 +207,7 @@ def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Memb
                 is_known = True
                 yield from _read_spool(spool)
                 yield member
-                for other in members:
-                    _refuse_webdataset(source.path, other, options)
-                    yield other
+                yield from members
                 return
             marshal.dump(tuple(member), spool)
         keeps_folder = not top or (not source.split and is_split(top))  # a split's name is not a class's

@@ -49,13 +49,12 @@ class InputKind:
         """Returns whether a source is of this kind; all kinds before it in the registry have said no."""
         raise NotImplementedError
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+    def check(self, source: Source, options: ConvertOptions) -> None:
         """Checks a source in the driver, before the pipeline runs.
 
         Args:
           source: The source, which exists.
           options: Options of the conversion.
-          classes: Class names in label order, which may be none; None if it is not known whether they are given.
 
         Raises:
           ValueError: It cannot be read as this kind.

@@ -29,21 +29,24 @@ class LabelledFiles(InputKind):
         return not source.is_archive
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
-        return _rows_with_labels(part.source, options)
+        """Yields the rows of the files of a source, in the order of the files' names."""
+        source, images = part.source, list[Row]()
+        labels = list(filter(None, read_names(source.label_list)))
+        for file in sorted(files_below(Part(source), options)):
+            row = row_of_file(file, options)
+            if row.reason in not_images.REASONS or is_hidden(row.key):
+                yield row  # what is not an image has no line among the labels
+            else:
+                images.append(row)
+        if by_name := _labels_by_name(labels, images, source):
+            labels = [by_name[row.key] for row in images]
+        else:
+            _check_labels(labels, images, source, options)
+        yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
 
 
-def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
-    """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
-    labels = list(filter(None, read_names(source.label_list)))
-    ordered = [row_of_file(file, options) for file in sorted(files_below(Part(source), options))]
-    # Files that are not images have no line among the labels.
-    unlabelled = [row for row in ordered if row.reason in not_images.REASONS or is_hidden(row.key)]
-    images = [row for row in ordered if not (row.reason in not_images.REASONS or is_hidden(row.key))]
-    yield from unlabelled
-    by_name = _labels_by_name(labels, images, source)
-    if by_name:
-        yield from (label_row(row, by_name[row.key], options) for row in images)
-        return
+def _check_labels(labels: list[str], images: list[Row], source: Source, options: ConvertOptions) -> None:
+    """Raises ValueError if lines are not the labels of the images, in the order of their names."""
     if labels and labels[0].lower() in _HEADERS and labels[0] not in {*labels[1:], *options.labels}:
         raise ValueError(
             f"{source.label_list!r} begins with {labels[0]!r}, which is the header of a column; remove the line, or if "
@@ -55,7 +58,6 @@ def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
             "have one class name per line, in the order of the file names"
         )
     _check_order(labels, images, source)
-    yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
 
 
 def _check_order(labels: list[str], images: list[Row], source: Source) -> None:
@@ -64,7 +66,8 @@ def _check_order(labels: list[str], images: list[Row], source: Source) -> None:
     other_labels = {row.key: label for row, label in zip(by_number, labels, strict=True)}
     for image, other, label in zip(images, by_number, labels, strict=True):
         # Names of one length, such as hashes, are in the order of text, whatever digits are in them.
-        if _has_other_length(image.key, other.key) and other_labels[image.key] != label:
+        has_other_length = len(posixpath.splitext(image.key)[0]) != len(posixpath.splitext(other.key)[0])
+        if has_other_length and other_labels[image.key] != label:
             raise ValueError(
                 f"the label {label!r} of {source.label_list!r} is for {image.key!r} in the order of text, and for "
                 f"{other.key!r} in the order of the numbers in names; write the name before each label, as in "
@@ -77,10 +80,6 @@ def _texts_and_numbers(key: str) -> list[tuple[str, int, str]]:
     parts = re.split(r"([0-9]+)", posixpath.splitext(key)[0])
     numbers = [number.lstrip("0") for number in (*parts[1::2], "")]
     return [(text, len(number), number) for text, number in zip(parts[::2], numbers, strict=True)]
-
-
-def _has_other_length(key: str, other: str) -> bool:
-    return len(posixpath.splitext(key)[0]) != len(posixpath.splitext(other)[0])
 
 
 def _stem(key: str) -> str:

@@ -24,23 +24,24 @@ _COCO_FOLDER = re.compile(r"(annotations|train|val|test|unlabeled|images?)\w*", 
 _NAME_WITH_CLASS = re.compile(r"([A-Za-z]+)[._-]?\d+\.\w+")  # cat.0.jpg, dog_12.png
 
 
-def file_kinds(source: Source) -> list[str]:
-    """Returns what lies in a folder: up to three kinds of files with their numbers, and "…" if there are more."""
-    tree = _tree(source)
-    largest = tree.most_common(_MOST_SHOWN)
-    kinds = [f"{printable(name)} ({count:,} file{'s' * (count > 1)})" for name, count in largest]
-    return kinds + ["…"] * (len(tree) > len(largest))
+def unknown(source: Source) -> str:
+    """Returns the end of a message about an input without classes: the two closest layouts, and its files."""
+    paths = _paths(source)
+    kinds = Counter(map(_kind_of_file, paths))
+    message = f"the closest layouts are {' and '.join(_closest(source, paths, list(kinds)))}"
+    largest = kinds.most_common(_MOST_SHOWN)
+    files = [f"{printable(name)} ({count:,} file{'s' * (count > 1)})" for name, count in largest]
+    files += ["…"] * (len(kinds) > len(largest))
+    return message + (f"; it has {', '.join(files)}" if files else "")
 
 
-def closest(source: Source) -> list[str]:
+def _closest(source: Source, paths: list[str], kinds: list[str]) -> list[str]:
     """Returns what the two closest layouts are and how each is named on the command line."""
-    tree = _tree(source)
-    images = [name for name in tree if posixpath.splitext(name)[1].lower() in IMAGE_ENDINGS]
-    lists = [name for name in tree if name.endswith(_LISTS)]
+    images = [name for name in kinds if posixpath.splitext(name)[1].lower() in IMAGE_ENDINGS]
+    lists = [name for name in kinds if name.endswith(_LISTS)]
     suggestions = []
     if lists:
         suggestions.append(f"a list of image,label: {Source(f'{source.path}/{lists[0]}').flag}")
-    paths = _paths(source)
     if MANIFEST_NAME in paths and any(path.startswith("index/") for path in paths):
         suggestions.append(f"a dataset with another manifest.json: jpeg2tpu verify {shlex.quote(source.path)} says why")
     if source.is_archive and TAR.fullmatch(source.path):
@@ -65,12 +66,6 @@ def closest(source: Source) -> list[str]:
     suggestions.append("folders of classes: INPUT/CLASS/IMAGE.jpg")
     suggestions.append("a list of image,label: --input=LIST.csv")
     return suggestions[:2]
-
-
-def unknown(source: Source) -> str:
-    """Returns the end of a message about an input without classes: the two closest layouts, and its files."""
-    message, files = f"the closest layouts are {' and '.join(closest(source))}", file_kinds(source)
-    return message + (f"; it has {', '.join(files)}" if files else "")
 
 
 def refused(source: Source, examples: dict[str, str]) -> str:
@@ -109,11 +104,8 @@ def _paths(source: Source) -> list[str]:
     return sorted(path for path, _ in itertools.islice(storage.list_files(source.path), _MOST_LISTED))
 
 
-def _tree(source: Source) -> Counter[str]:
-    """Returns the number of files by folder and ending: FOLDER/*.jpg."""
-    counts = Counter[str]()
-    for path in _paths(source):
-        folder, name = posixpath.split(path)
-        ending = posixpath.splitext(name)[1]
-        counts[path if not ending or ending in _LISTS else posixpath.join(folder, f"*{ending}")] += 1
-    return counts
+def _kind_of_file(path: str) -> str:
+    """Returns the folder and ending of a file, FOLDER/*.jpg; the path of a list, and of a file without an ending."""
+    folder, name = posixpath.split(path)
+    ending = posixpath.splitext(name)[1]
+    return path if not ending or ending in _LISTS else posixpath.join(folder, f"*{ending}")

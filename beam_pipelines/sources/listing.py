@@ -16,7 +16,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import not_images
 from beam_pipelines.sources.dataset_examples import Dataset, check_changes
 from beam_pipelines.sources.existence import check_exists, check_files_beside
-from beam_pipelines.sources.exported_shards import Export, read_export
+from beam_pipelines.sources.exported_shards import Export
 from beam_pipelines.sources.image_files import Archive, Folder
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.labelled_files import LabelledFiles
@@ -42,16 +42,10 @@ def recognise(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     Raises:
       ValueError: A source can be read in two ways; the message has both.
     """
-    recognized = [_recognised(source, options) for source in options.sources]
+    recognized = [recognised(source, options) for source in options.sources]
     sources = tuple(source for source, _ in recognized)
     notes = [line for _, line in recognized if line]
     return (dataclasses.replace(options, sources=sources) if notes else options), notes
-
-
-def _recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
-    recognised_source, line = recognised(source, options)
-    # An export for WebDataset has tars too, but says of itself what it is.
-    return (source, "") if line and read_export(source.path) else (recognised_source, line)
 
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
@@ -134,13 +128,8 @@ def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
         )
 
 
-def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:
+def check_source(source: Source, options: ConvertOptions) -> None:
     """Checks a source in the driver, before the pipeline runs.
-
-    Args:
-      source: The source.
-      options: Options of the conversion, for its labels and features.
-      classes: Class names in label order, which may be none; None if it is not known whether they are given.
 
     Raises:
       ValueError: It does not exist, cannot be reached, or cannot be read as its kind.
@@ -148,5 +137,5 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
     storage.check(source.folder)
     check_exists(source)
     check_files_beside(source)
-    kind_of(source).check(source, options, classes)
+    kind_of(source).check(source, options)
     check_changes(source)

@@ -4,7 +4,7 @@ Images are paths, URIs of buckets, or URLs, which url_reading.py reads.
 
 No content of a list is silently ignored: an unknown or repeated column, and a label that is not a single class, raise
 an error that names the list and the line. Only if the columns of the image or the label are named by flags, others may
-be there, and remark() names them. The first line of a .csv or .tsv tells what separates the fields: a tab if there is
+be there, and a remark names them. The first line of a .csv or .tsv tells what separates the fields: a tab if there is
 one, else a semicolon if there is one and no comma, else a comma.
 """
 
@@ -51,10 +51,10 @@ class List(InputKind):
     def is_kind(self, source: Source) -> bool:
         return source.is_list
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+    def check(self, source: Source, options: ConvertOptions) -> None:
         if not source.path.endswith(".jsonl"):
             with _without_secrets():
-                list_columns(source, options)
+                _columns(source, options)
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         with _without_secrets():
@@ -62,7 +62,8 @@ class List(InputKind):
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         with _without_secrets():
-            yield from map(without_secrets, filter(None, [remark(source, options)]))
+            if unstored := ", ".join(map(repr, _unstored(source, options))):
+                yield without_secrets(f"{source.path}: the columns {unstored} are not stored")
 
 
 @contextlib.contextmanager
@@ -147,49 +148,36 @@ class _Columns(NamedTuple):
     is_solution: bool = False
 
 
-def list_columns(source: Source, options: ConvertOptions | None = None) -> list[str]:
-    """Returns the columns of a .csv or .tsv by their names in COLUMNS, "" for those that are not stored.
+def _unstored(source: Source, options: ConvertOptions) -> list[str]:
+    """Returns the columns of a list that are not stored."""
+    if not source.path.endswith(".jsonl"):
+        columns = _columns(source, options)
+        # Not strict: a list without a header has no names of columns, and all of it is stored.
+        return [name for name, meaning in zip(columns.header, columns.meaning, strict=False) if not meaning]
+    if not (source.image_column or source.label_column):
+        return []
+    with _open_text(source.path) as text:
+        first = next(_lines(source.path, text), "")
+    try:
+        return [name for name in json.loads(first) if not _meaning(name, source, options)]
+    except (ValueError, TypeError, RecursionError):  # its lines are rejected
+        return []
+
+
+def _columns(source: Source, options: ConvertOptions) -> _Columns:
+    """Returns the columns of a .csv or .tsv.
 
     They are image, label if it has no header, as in tensorflow/tpu. Without labels, the column label is not needed.
-
-    Args:
-      source: The list.
-      options: Options of the conversion, for features and label_type; None for the defaults.
 
     Raises:
       ValueError: The header lacks a required column, or has a repeated or unknown one; or there is no header and the
         first line does not have two fields; or it is not a CSV file.
     """
-    return _columns(source, options or ConvertOptions((source,), source.folder)).meaning
-
-
-def remark(source: Source, options: ConvertOptions) -> str:
-    """Returns a line about the columns of a list that are not stored; "" if there are none."""
-    if source.path.endswith(".jsonl"):
-        if not (source.image_column or source.label_column):
-            return ""
-        with _open_text(source.path) as text:
-            first = next(_lines(source.path, text), "")
-        try:
-            header = list(json.loads(first))
-        except (ValueError, TypeError, RecursionError):  # its lines are rejected
-            return ""
-        columns = _Columns(header, [_meaning(name, source, options) for name in header])
-    else:
-        columns = _columns(source, options)
-    # Not strict: a list without a header has no names of columns, and all of it is stored.
-    unstored = [name for name, meaning in zip(columns.header, columns.meaning, strict=False) if not meaning]
-    return f"{source.path}: the columns {', '.join(map(repr, unstored))} are not stored" if unstored else ""
-
-
-def _columns(source: Source, options: ConvertOptions) -> _Columns:
     path, unlabelled = source.path, not options.label_kind.needs_classes
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
     if not _is_text("".join(first)) or "\0" in "".join(first):
         raise ValueError(f"{path!r} is not UTF-8, already in its first line; save it as UTF-8")
-    counts = Counter(first)
-    duplicates = [name for name in counts if counts[name] > 1]
     if set(first) >= _OPEN_IMAGES:
         raise ValueError(
             f"{path!r} has labels as Open Images publishes them, where an image has several lines, also of classes "
@@ -203,11 +191,7 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
                 raise ValueError(
                     f"{path!r} has no column {column!r}, only {', '.join(map(repr, first))}; name one with --{flag}"
                 )
-        if duplicates:
-            raise ValueError(
-                f"{path!r} has the column {duplicates[0]!r} {counts[duplicates[0]]} times; keep only one of them"
-            )
-        _check_features(path, first, options)
+        _check_header(path, first, options)
         return _Columns(first, meaning)
     if first == _LOC_SOLUTION:
         return _Columns(first, ["image", "label"], is_solution=True)
@@ -218,13 +202,8 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
             f"{path!r} begins with {','.join(first)!r}, but must have the header {_USAGE}; or name its columns with "
             "--image_column and --label_column"
         )
-    if duplicates:
-        raise ValueError(
-            f"{path!r} has the column {duplicates[0]!r} {counts[duplicates[0]]} times; keep only one of them"
-        )
-    _check_features(path, first, options)
-    features = {name for name, _ in options.features}
-    if unknown := [name for name in first if name not in COLUMNS and name not in features]:
+    _check_header(path, first, options)
+    if unknown := [name for name in first if name not in COLUMNS and name not in dict(options.features)]:
         raise ValueError(
             f"{path!r} has the unknown column {unknown[0]!r}, which would not be stored"
             + (" (pandas writes its index this way, unless to_csv(index=False) is used)" if unknown[0] == "" else "")
@@ -234,7 +213,11 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
     return _Columns(first, [name if name in COLUMNS else f"{_FEATURE}{name}" for name in first])
 
 
-def _check_features(path: str, header: list[str], options: ConvertOptions) -> None:
+def _check_header(path: str, header: list[str], options: ConvertOptions) -> None:
+    """Raises ValueError if a column occurs twice, or one that --feature names is missing."""
+    for name, count in Counter(header).items():
+        if count > 1:
+            raise ValueError(f"{path!r} has the column {name!r} {count} times; keep only one of them")
     if missing := [name for name, _ in options.features if name not in header]:
         raise ValueError(
             f"{path!r} has no column {missing[0]!r}, only {', '.join(map(repr, header))}; correct --feature"
@@ -457,11 +440,12 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
             f"{_FEATURE}{name}" if name in feature_types and name not in COLUMNS else name: value
             for name, value in fields.items()
         }
-    fields = {name: value for name, value in fields.items() if value is not None or not name.startswith(_FEATURE)}
-    features = {name: json.dumps(_to_dicts(value)) for name, value in fields.items() if name.startswith(_FEATURE)}
-    texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}
-    features |= texts  # a text is itself, all else is JSON
-    fields = {name: value for name, value in fields.items() if name not in features}
+    features = {
+        name: value if isinstance(value, str) else json.dumps(_to_dicts(value))
+        for name, value in fields.items()
+        if name.startswith(_FEATURE) and value is not None
+    }
+    fields = {name: value for name, value in fields.items() if not name.startswith(_FEATURE)}
     if unknown := [name for name in fields if name not in COLUMNS]:
         raise ValueError(
             f"{where} unknown field {unknown[0]!r}, which would not be stored; remove it, the fields of a line are "
@@ -473,9 +457,8 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
-            text = "null" if value is None else json.dumps(value)
             raise ValueError(
-                f"{where} the {name} is {text[:80]}; write it as text or a whole number"
+                f"{where} the {name} is {json.dumps(value)[:80]}; write it as text or a whole number"
                 + ("" if value is not None else ", or remove the line")
             )
     return {name: str(value) for name, value in fields.items() if value is not None} | features

@@ -183,7 +183,7 @@ def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -
         if unknown := sorted(numbers - class_names.keys()):
             raise ValueError(
                 f"the labels are the numbers {_range(numbers)}, but {where} has {len(class_names)} names, for "
-                f"{_range(set(class_names))}, and none for {_shortened(unknown)}; write its lines as NUMBER,NAME as "
+                f"{_range(set(class_names))}, and none for {shortened(unknown)}; write its lines as NUMBER,NAME as "
                 "the labels count, or correct the labels"
             )
         return class_names, ""
@@ -218,21 +218,21 @@ def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -
     return 0 if smallest == 0 else 1
 
 
-def _shortened(numbers: list[int]) -> str:
-    more = f" and {len(numbers) - _MAX_SHOWN:,} more" if len(numbers) > _MAX_SHOWN else ""
-    return ", ".join(map(str, numbers[:_MAX_SHOWN])) + more
+def shortened(items: Sequence[object], most: int = _MAX_SHOWN) -> str:
+    """Returns the first of some items, with commas between them, and how many more there are."""
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def _spelling_remarks(survey: LabelSurvey) -> Iterator[str]:
-    if forms := sorted(survey.spellings):
+    if survey.spellings:
         examples = [
-            f"{form!r} for {' and '.join(map(ascii, sorted(survey.spellings[form])[:_MAX_SHOWN]))}"
-            for form in forms[:_MAX_SHOWN]
+            f"{form!r} for {' and '.join(map(ascii, sorted(names)[:_MAX_SHOWN]))}"
+            for form, names in sorted(survey.spellings.items())
         ]
-        more = f" and {len(forms) - _MAX_SHOWN:,} more" if len(forms) > _MAX_SHOWN else ""
         yield (
             "class names are stored in one form (Unicode NFC, no white space around them), also those that differed "
-            f"only by that: {', '.join(examples)}{more}"
+            f"only by that: {shortened(examples)}"
         )
 
 

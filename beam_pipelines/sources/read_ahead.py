@@ -115,10 +115,6 @@ class Reader:
         self._next_ahead = 1
 
 
-class _Awaited(list[Loaded]):
-    """A chunk for which the thread that reads it had to wait."""
-
-
 def _started(chunks: list[list[Row]]) -> Iterator[Loaded]:
     """Starts reading, in threads that end when they have; returns an iterator of what they read."""
     readers = ThreadPoolExecutor(_READS_OF_UNIT)
@@ -165,9 +161,8 @@ def _with_body(row: Row, body: Body | Rejected) -> Loaded:
 
 
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
-    """Yields every row with its bytes, or with the Rejected that explains why there are none, in order."""
-    for chunk in _loaded_chunks(rows):
-        yield from chunk
+    """Returns rows with their bytes, or with the Rejected that explains why there are none, in order."""
+    return itertools.chain.from_iterable(_loaded_chunks(rows))
 
 
 def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
@@ -182,9 +177,9 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
         for chunk in chunks:
             ahead = itertools.chain([chunk], chunks)
             if not storage.is_uri(chunk[0].uri):
-                loaded = _read_until_wait(chunk)
+                loaded, has_waited = _read_until_wait(chunk)
                 yield loaded
-                if not isinstance(loaded, _Awaited):
+                if not has_waited:
                     num_ahead = _LEAST_AHEAD
                     continue
                 remaining = chunk[len(loaded) :]
@@ -193,15 +188,15 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
             yield from readers.map_units(_read_chunk, ahead, _chunk_bytes)
 
 
-def _read_until_wait(chunk: list[Row]) -> list[Loaded]:
-    """Returns the rows with their bytes, up to the first for which this thread had to wait; then as _Awaited."""
+def _read_until_wait(chunk: list[Row]) -> tuple[list[Loaded], bool]:
+    """Returns the rows with their bytes, up to the first for which this thread had to wait, and whether it had to."""
     loaded: list[Loaded] = []
     waits = _num_waits()
     for row in chunk:
         loaded.append(_read(row))
         if _num_waits() > waits:
-            return _Awaited(loaded)
-    return loaded
+            return loaded, True
+    return loaded, False
 
 
 def _num_waits() -> int:

@@ -54,11 +54,6 @@ class Batch:
         columns = map(_constant, map(list, zip(*rows, strict=True)))
         return cls(len(rows), dict(zip(Row._fields, columns, strict=False)))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Batch) and self.rows() == other.rows()
-
-    __hash__ = None  # type: ignore[assignment]
-
     def column(self, name: str) -> Sequence[Any]:
         """Returns the values of a column, one for each row."""
         column: Any = self.columns[name]
@@ -80,8 +75,7 @@ class Batch:
 
     def row(self, number: int) -> Row:
         """Returns one of the rows."""
-        (row,) = self.take([number]).rows()
-        return row
+        return self.take([number]).rows()[0]
 
     def replace(self, **columns: _Column) -> Batch:
         """Returns the rows with other columns: for each a list or an array, or one value for all rows."""
@@ -117,14 +111,11 @@ class Batch:
 
     def pack(self) -> bytes:
         """Returns the batch as bytes for unpack()."""
-        changed = {name: value for name, value in self.columns.items() if not self._is_default(name, value)}
+        defaults = {name for name, value in _DEFAULTS.items() if self.is_all(name, value)}
+        changed = {name: value for name, value in self.columns.items() if name not in defaults}
         numbers = {name: column for name, column in changed.items() if isinstance(column, np.ndarray)}
         packed = {name: (column.dtype.str, column.tobytes()) for name, column in numbers.items()}
         return marshal.dumps((self.num_rows, changed | packed))
-
-    @staticmethod
-    def _is_default(name: str, column: _Column) -> bool:
-        return not isinstance(column, (list, np.ndarray)) and name in _DEFAULTS and bool(column == _DEFAULTS[name])
 
     @classmethod
     def unpack(cls, packed: bytes) -> Batch:

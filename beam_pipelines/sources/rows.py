@@ -64,6 +64,11 @@ class Row(NamedTuple):
         return self._replace(reason=reason, detail=detail, record_bytes=0)
 
 
+def escaped(name: str) -> str:
+    """Returns a name in which bytes that are not UTF-8 are written as \\x escapes."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def locate(row: Row, sources: Sequence[Source]) -> Row:
     """Returns the row with its URI. Rows of folders have none in the shuffle, which halves their size there."""
     if row.uri:
@@ -79,9 +84,7 @@ def locate(row: Row, sources: Sequence[Source]) -> Row:
 
 def find(row: Row) -> Row:
     """Returns `row` with its size, and with a reason if the file does not exist or is too large for an image."""
-    if row.reason:
-        return row
-    if is_url(row.uri):  # what is behind it is known when it is read
+    if row.reason or is_url(row.uri):  # what is behind a URL is known when it is read
         return row
     if not storage.is_supported(row.uri) or not (row.num_bytes or storage.lists_files(row.uri)):
         readable = f"{storage.readable(listing=True)}, or URLs with http:// or https://"
@@ -287,12 +290,9 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
         )
     if row.split and not valid_split(row.split):
         # Removed from a rejected input too, because its shard is named after the split.
-        split, row = row.split, row._replace(split="")
-        row = (
-            row
-            if row.reason
-            else row.reject("bad_split", f"the split name {split!r} is not 1 to 64 letters, digits or _")
-        )
+        detail = f"the split name {row.split!r} is not 1 to 64 letters, digits or _"
+        row = row._replace(split="")
+        row = row if row.reason else row.reject("bad_split", detail)
     if row.reason:
         return row
     labels = options.label_kind.names(row.label) if options.labels else ()

@@ -40,22 +40,9 @@ def inflates_too_much(num_bytes: int, packed_bytes: int, allowed: int | None = N
     return f"decompresses to more than {_MOST_TIMES} times its size, as no images do"
 
 
-class _Excess:
-    """Decompressed bytes, by path, of files that exceed _MOST_TIMES their size, for one output."""
-
-    def __init__(self) -> None:
-        self._num_bytes: dict[str, int] = {}
-        self._total, self._lock = 0, threading.Lock()
-
-    def set(self, uri: str, num_bytes: int) -> int:
-        """Sets the bytes of one file; returns the bytes of all files."""
-        with self._lock:
-            self._total += num_bytes - self._num_bytes.get(uri, 0)
-            self._num_bytes[uri] = num_bytes
-            return self._total
-
-
-_excess = collections.defaultdict[str, _Excess](_Excess)  # of this process, by output
+# Of this process, by output: decompressed bytes, by path, of files that exceed _MOST_TIMES their size.
+_excess = collections.defaultdict[str, dict[str, int]](dict)
+_excess_lock = threading.Lock()
 
 
 def limited(uri: str, output: str, write: Callable[[bytes], Any]) -> Callable[[bytes, int], None]:
@@ -65,15 +52,18 @@ def limited(uri: str, output: str, write: Callable[[bytes], Any]) -> Callable[[b
     share the allowance _ALWAYS_ALLOWED, as there may be a thousand small files.
     """
     packed_bytes, num_bytes = storage.file_bytes(uri), 0
-    excess = _excess[output]
-    excess.set(uri, 0)  # after a failure it is unpacked again
+    with _excess_lock:
+        _excess[output][uri] = 0  # after a failure it is unpacked again
 
     def add(piece: bytes, least: int) -> None:
         nonlocal num_bytes
         num_bytes += max(len(piece), least)
-        total = excess.set(uri, num_bytes) if num_bytes > _MOST_TIMES * packed_bytes else 0
-        if why := inflates_too_much(total, packed_bytes):
-            raise ValueError(f"{uri!r} {why}; decompress it first if you trust it")
+        if num_bytes > _MOST_TIMES * packed_bytes:
+            with _excess_lock:
+                _excess[output][uri] = num_bytes
+                total = sum(_excess[output].values())
+            if why := inflates_too_much(total, packed_bytes):
+                raise ValueError(f"{uri!r} {why}; decompress it first if you trust it")
         write(piece)
 
     return add
@@ -132,10 +122,8 @@ def decompressed(uri: str, output: str) -> str:
 
     try:
         return unpacked(uri, output, write)
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError) as error:
-        raise ValueError(f"{uri!r} is not a complete compressed file: {error}; copy it again") from error
-    except OSError as error:
-        if error.errno is not None:  # else it is how bz2 says that its data are damaged
+    except (EOFError, zlib.error, lzma.LZMAError, OSError, zstandard.ZstdError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # else it is how gzip and bz2 say that it is damaged
             raise
         raise ValueError(f"{uri!r} is not a complete compressed file: {error}; copy it again") from error
 
@@ -151,16 +139,6 @@ def unpacked(uri: str, output: str, write: Callable[[IO[bytes]], None]) -> str:
     Raises:
       ValueError: There is no output.
     """
-    path = copy_path(uri, output)
-    if not storage.exists(path):
-        # Of two workers that write it at the same time, the first is right: a second one would have another version.
-        with contextlib.suppress(FileExistsError), storage.create(path, new=True) as copy:
-            write(copy)
-    return path
-
-
-def copy_path(uri: str, output: str) -> str:
-    """Returns the path of the copy of a file, from its path, size and version; raises ValueError without an output."""
     if output == NOWHERE:
         raise ValueError(
             f"{uri!r} must be unpacked before its images can be read one by one, next to the dataset that is made from "
@@ -169,4 +147,9 @@ def copy_path(uri: str, output: str) -> str:
     num_bytes = storage.file_bytes(uri)
     _, version = storage.look(storage.slice_uri(uri, 0, 0))  # of a complete local file, only the size is compared
     digest = hashlib.sha256(json.dumps([uri, num_bytes, version]).encode()).hexdigest()
-    return f"{output}/{WORK_NAME}/images-{digest[:32]}"
+    path = f"{output}/{WORK_NAME}/images-{digest[:32]}"
+    if not storage.exists(path):
+        # Of two workers that write it at the same time, the first is right: a second one would have another version.
+        with contextlib.suppress(FileExistsError), storage.create(path, new=True) as copy:
+            write(copy)
+    return path

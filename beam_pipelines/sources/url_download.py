@@ -110,7 +110,7 @@ class Downloader:
         trial = self._tries.begin(self._options.url_timeout)
         response: urllib3.BaseHTTPResponse | None = None
         try:
-            url, response = self._answer(url, trial)
+            response = self._answer(url, trial)
             body = self._body(response, trial)
             response.release_conn()
             response = None
@@ -127,8 +127,8 @@ class Downloader:
             if response:
                 response.close()
 
-    def _answer(self, url: str, trial: _Try) -> tuple[str, urllib3.BaseHTTPResponse]:
-        """Returns the URL that redirects lead to, and its answer, whose body is an image's by its headers."""
+    def _answer(self, url: str, trial: _Try) -> urllib3.BaseHTTPResponse:
+        """Returns the answer of the URL that redirects lead to; its body is an image's by its headers."""
         for _ in range(_MOST_REDIRECTS + 1):
             response = self._ask(url, trial)
             trial.answered = True
@@ -138,7 +138,7 @@ class Downloader:
                 except BaseException:
                     response.close()
                     raise
-                return url, response
+                return response
             target = response.headers.get("Location", "")
             response.close()  # its body, which may be endless, is not read
             if not target:
@@ -259,26 +259,28 @@ def _seconds(text: str) -> float | None:
 def _failure(error: Exception, answered: bool) -> Exception:
     """Returns why a connection failed, in words of our own: an error's may have the URL, or differ each time."""
     causes = list(itertools.islice(_causes(error), 10))
+
+    def is_caused_by(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
     if rejected := next((cause for cause in causes if isinstance(cause, Rejected)), None):
         return rejected
-    if any(isinstance(cause, (socket.gaierror, UnicodeError)) for cause in causes):
+    if is_caused_by(socket.gaierror, UnicodeError):
         return TryAgain("unreachable", "the name of its host has no address")
-    if any(isinstance(cause, (ssl.SSLCertVerificationError, ssl.CertificateError)) for cause in causes):
+    if is_caused_by(ssl.SSLCertVerificationError, ssl.CertificateError):
         return Rejected("unreachable", "the certificate of its host is not valid")
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+    if is_caused_by(ssl.SSLError):
         return TryAgain("unreachable", "the encrypted connection fails")
-    if any(isinstance(cause, (TimeoutError, urllib3.exceptions.TimeoutError)) for cause in causes):
+    if is_caused_by(TimeoutError, urllib3.exceptions.TimeoutError):
         return TryAgain("timeout", "no answer in time", answered=answered)
-    if any(isinstance(cause, zlib.error) for cause in causes):
+    if is_caused_by(zlib.error):
         return Rejected("bad_response", "its compression is damaged")
-    if answered or any(isinstance(cause, http.client.IncompleteRead) for cause in causes):
+    if answered or is_caused_by(http.client.IncompleteRead):
         return TryAgain("bad_response", "it ends before its length", answered=True)
-    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+    if is_caused_by(ConnectionRefusedError):
         return TryAgain("unreachable", "its host refuses the connection")
-    kinds = (http.client.HTTPException, urllib3.exceptions.InvalidHeader, ValueError)
-    if any(isinstance(cause, kinds) for cause in causes) and not any(
-        isinstance(cause, (http.client.RemoteDisconnected, OSError)) for cause in causes
-    ):
+    is_no_http = is_caused_by(http.client.HTTPException, urllib3.exceptions.InvalidHeader, ValueError)
+    if is_no_http and not is_caused_by(http.client.RemoteDisconnected, OSError):
         return TryAgain("bad_response", "what its host answers is not HTTP", answered=True)
     return TryAgain("unreachable", "the connection is closed without an answer")
 

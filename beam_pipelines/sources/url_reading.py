@@ -128,8 +128,10 @@ class UrlReader:
 
     def submit(self, url: str, spool: Spool) -> Future[Body | Rejected]:
         """Returns what will hold the bytes behind a URL, or why there are none; or raises storage.Unavailable."""
+        from beam_pipelines.sources.url_download import Downloader
+
         with self._room:
-            downloader = self._downloader = self._downloader or _downloader_of(self._options)
+            downloader = self._downloader = self._downloader or Downloader(self._options)
             task = _Task(next(self._numbers), url, spool)
             self._waiting.setdefault(task.host, collections.deque()).append(task)
             if self._num_started < self._num_threads:
@@ -223,13 +225,5 @@ class UrlReader:
 _NETWORK_REASONS = ("unreachable", "private_address")
 
 
-def _downloader_of(options: UrlOptions) -> Downloader:
-    from beam_pipelines.sources.url_download import Downloader
-
-    return Downloader(options)
-
-
-@functools.lru_cache(maxsize=4)
-def url_reader(options: UrlOptions, num_processes: int = 1, is_patient: bool = False) -> UrlReader:
-    """Returns the one reader of this process with these limits."""
-    return UrlReader(options, num_processes, is_patient)
+# Returns the one reader of this process with these limits.
+url_reader = functools.lru_cache(maxsize=4)(UrlReader)

@@ -26,6 +26,7 @@ _WINDOWS_SYSTEMS = {0, 10, 11, 14}
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, …, bytes of the name, bytes of the extra field: APPNOTE 4.3.7
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # bits of the flags
+_FAULTS = (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, LookupError, ArithmeticError)
 _MEMBER_BYTES = 256 << 20  # to which any member may inflate: 50 megapixels of a BMP of one color have 200 MB
 
 
@@ -44,12 +45,11 @@ def members(uri: str) -> Iterator[Member]:
                 for number, info in enumerate(archive.infolist()):
                     if not _decoded(info).endswith("/"):
                         yield _member(uri, file, end, info, number)._replace(version=version)
-    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, LookupError, ArithmeticError) as error:
-        raise _incomplete(uri, error) from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # else the storage failed; a damaged offset is negative, which no seek takes
+    except (*_FAULTS, OSError) as error:
+        # A damaged offset is negative, which no seek takes: EINVAL. Else, the storage failed.
+        if not isinstance(error, _FAULTS) and error.errno != errno.EINVAL:
             raise
-        raise _incomplete(uri, error) from error
+        raise ValueError(f"{uri!r} is not a complete .zip archive: {error}; copy it again") from error
 
 
 def _check_apart(infos: list[zipfile.ZipInfo]) -> None:
@@ -59,10 +59,6 @@ def _check_apart(infos: list[zipfile.ZipInfo]) -> None:
         if info.header_offset < end:
             raise zipfile.BadZipFile(f"its members {before[-200:]!r} and {info.filename[-200:]!r} overlap")
         end, before = info.header_offset + _LOCAL_HEADER.size + info.compress_size, info.filename
-
-
-def _incomplete(uri: str, error: Exception) -> ValueError:
-    return ValueError(f"{uri!r} is not a complete .zip archive: {error}; copy it again")
 
 
 def _member(uri: str, file: IO[bytes], end: int, info: zipfile.ZipInfo, number: int) -> Member:

@@ -17,7 +17,7 @@ from beam_pipelines.__main__ import main
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.listing import check_source
-from beam_pipelines.sources.lists import list_columns, rows_of_list
+from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, check_names, find_all
 from support.inputs import listed, make, reasons
 
@@ -117,7 +117,7 @@ def test_the_split_of_a_line_that_is_rejected_anyway_is_no_path(tmp_path):
 def test_a_csv_without_the_columns_needed_is_refused(tmp_path):
     (tmp_path / "list.csv").write_text("file,class,size\na,b,1\n")
     with pytest.raises(ValueError, match="begins with 'file,class,size', but must have the header image,label"):
-        list_columns(Source(str(tmp_path / "list.csv")))
+        check_source(source := Source(str(tmp_path / "list.csv")), ConvertOptions((source,), "out"))
 
 
 @pytest.mark.parametrize(

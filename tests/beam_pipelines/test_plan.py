@@ -402,7 +402,7 @@ def test_rows_pass_between_steps_without_pickling():
     listed = [row._replace(number=7) for row in rows(20)]
     coder, batch = registry.get_coder(Batch), place_rows(Batch.from_rows(listed), options())
     decoded = coder.decode(coder.encode(batch))
-    assert decoded == batch
+    assert decoded.rows() == batch.rows()
     assert decoded.rows() == listed
     assert {type(row) for row in decoded.rows()} == {Row}
     assert list(decoded.column("position")) == list(batch.column("position"))

@@ -127,10 +127,10 @@ def test_rows_with_a_large_value_are_in_memory_one_by_one(tmp_path, monkeypatch)
     table = pa.table({"image": pa.array([value] * 64).dictionary_encode(), "label": ["a"] * 64})
     pq.write_table(table, tmp_path / "x.parquet", store_schema=False)
     monkeypatch.setattr(parquet_files, "_BATCH_BYTES", 3 << 16)
-    opened = parquet_files._Opened(f"{tmp_path}/x.parquet")
-    with opened:
-        assert opened.rows_a_batch(["image", "label"]) == 2
-        assert opened.rows_a_batch(["label"]) == 64
+    path = f"{tmp_path}/x.parquet"
+    with open(path, "rb") as file:
+        assert parquet_files._rows_a_batch(path, file, ["image", "label"]) == 2
+        assert parquet_files._rows_a_batch(path, file, ["label"]) == 64
 
 
 def test_what_is_kept_of_a_rejected_image_is_not_its_bytes():

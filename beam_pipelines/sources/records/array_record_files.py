@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,6 +67,5 @@ def _local(path: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, "shard")
         with storage.open_file(path) as file, open(local, "wb") as copy:
-            while piece := file.read(_PIECE_BYTES):
-                copy.write(piece)
+            shutil.copyfileobj(file, copy, _PIECE_BYTES)
         yield local

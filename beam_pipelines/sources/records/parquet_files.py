@@ -7,6 +7,7 @@ Images lie in compressed pages of hundreds, so they are copied once to a working
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 from collections.abc import Callable, Iterator
@@ -61,23 +62,18 @@ class _Columns(NamedTuple):
         return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key, self.split, self.id))))
 
 
-def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> bool:
-    """Returns whether the labels of a file are numbers without names; raises ValueError if a column is missing."""
-    with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, record_format, unlabelled)
-        return (
-            not unlabelled
-            and pa.types.is_integer(_value_type(file.schema_arrow.field(columns.label).type))
-            and not (columns.classes or columns.name)
-        )
+def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> None:
+    """Raises ValueError if a column of a file is missing."""
+    with _opened(path) as (_, parquet):
+        _columns(path, parquet.schema_arrow, record_format, unlabelled)
 
 
 def not_stored(path: str, record_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
     """Returns what the parts of a file are called, and those that are neither stored nor read."""
-    with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, record_format, not options.label_kind.needs_classes)
+    with _opened(path) as (_, parquet):
+        columns = _columns(path, parquet.schema_arrow, record_format, not options.label_kind.needs_classes)
         used = {*columns.needed, *dict(options.features)}
-        return "columns", [name for name in file.schema_arrow.names if name not in used]
+        return "columns", [name for name in parquet.schema_arrow.names if name not in used]
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
@@ -93,8 +89,8 @@ def _is_text(kind: pa.DataType) -> bool:
 def has_images(path: str) -> bool:
     """Returns whether a file is Parquet with a column of images."""
     try:
-        with _Opened(path) as file:
-            return bool(_image_columns(file.schema_arrow))
+        with _opened(path) as (_, parquet):
+            return bool(_image_columns(parquet.schema_arrow))
     except ValueError:
         return False
 
@@ -132,46 +128,38 @@ def copied_rows(
         begin += row.num_bytes
 
 
-class _Opened:
-    """A Parquet file whose errors are ValueErrors that name it."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> pq.ParquetFile:
-        self._file: IO[bytes] = storage.open_file(self._path)
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[IO[bytes], pq.ParquetFile]]:
+    """Context manager: a file, and the same as Parquet, whose errors are ValueErrors that name it."""
+    with storage.open_file(path) as file:
         try:
-            return pq.ParquetFile(self._file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-
-    def rows_a_batch(self, columns: list[str]) -> int:
-        """Returns how many rows of these columns may be in memory together.
-
-        A file of a kilobyte may state a million rows, lists of a billion values, or a value of a gigabyte that each row
-        has again by its number in a dictionary.
-
-        Raises:
-          ValueError: They inflate to more than images can be.
-        """
-        try:
-            chunks = [chunk for chunk in column_chunks(self._file) if chunk.path and chunk.path[0] in columns]
-        except ValueError as error:
-            raise ValueError(f"{self._path!r} is not a complete Parquet file: {error}; copy it again") from error
-        packed_bytes = storage.file_bytes(self._path)
-        largest = max((chunk.unpacked_bytes for chunk in chunks), default=0)
-        num_bytes = sum(max(chunk.unpacked_bytes, _VALUE_BYTES * chunk.num_values) for chunk in chunks)
-        if why := inflates_too_much(largest, packed_bytes, _CHUNK_BYTES) or inflates_too_much(num_bytes, packed_bytes):
-            raise ValueError(f"{self._path!r} {why}; write its images to files if you trust it")
-        return min(max(_BATCH_BYTES // max(largest, 1), 1), _ROWS_A_BATCH)
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._file.close()
-        is_damage = isinstance(error, pa.ArrowException | UnicodeDecodeError)
-        if is_damage or (isinstance(error, OSError) and error.errno is None):
+            yield file, pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the storage failed
+                raise
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"{self._path!r} is not a complete Parquet file: {line}; copy it again") from error
+            raise ValueError(f"{path!r} is not a complete Parquet file: {line}; copy it again") from error
+
+
+def _rows_a_batch(path: str, file: IO[bytes], columns: list[str]) -> int:
+    """Returns how many rows of these columns may be in memory together.
+
+    A file of a kilobyte may state a million rows, lists of a billion values, or a value of a gigabyte that each row has
+    again by its number in a dictionary.
+
+    Raises:
+      ValueError: They inflate to more than images can be.
+    """
+    try:
+        chunks = [chunk for chunk in column_chunks(file) if chunk.path and chunk.path[0] in columns]
+    except ValueError as error:
+        raise ValueError(f"{path!r} is not a complete Parquet file: {error}; copy it again") from error
+    packed_bytes = storage.file_bytes(path)
+    largest = max((chunk.unpacked_bytes for chunk in chunks), default=0)
+    num_bytes = sum(max(chunk.unpacked_bytes, _VALUE_BYTES * chunk.num_values) for chunk in chunks)
+    if why := inflates_too_much(largest, packed_bytes, _CHUNK_BYTES) or inflates_too_much(num_bytes, packed_bytes):
+        raise ValueError(f"{path!r} {why}; write its images to files if you trust it")
+    return min(max(_BATCH_BYTES // max(largest, 1), 1), _ROWS_A_BATCH)
 
 
 def _image_columns(schema: pa.Schema) -> list[str]:
@@ -184,14 +172,8 @@ def _image_columns(schema: pa.Schema) -> list[str]:
 
 
 def _columns(path: str, schema: pa.Schema, record_format: RecordFormat, unlabelled: bool) -> _Columns:
-    columns_by_role = {
-        "image": record_format.image,
-        "label": record_format.label,
-        "name": record_format.name,
-        "key": record_format.key,
-    }
-    columns_by_role["id"] = record_format.id
-    for role, name in columns_by_role.items():
+    for role in ("image", "label", "name", "key", "id"):
+        name = getattr(record_format, role)
         if name and schema.get_field_index(name) < 0:
             raise ValueError(
                 f"{path!r} has no column {name!r} for the {role}, only {', '.join(map(repr, schema.names))}; name it: "
@@ -215,18 +197,15 @@ def _columns(path: str, schema: pa.Schema, record_format: RecordFormat, unlabell
     if not (image in _image_columns(schema) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise ValueError(f"the column {image!r} of {path!r} has {kind}, not the bytes of images; name another one")
     texts = [field.name for field in schema if field.name != label and _is_text(_value_type(field.type))]
-    split = split_column(texts)
-    if unlabelled:
-        return _Columns(image, is_struct, "", (), "", record_format.key, split, record_format.id)
-    class_type = _value_type(schema.field(record_format.name or label).type)
-    if not (pa.types.is_integer(class_type) or _is_text(class_type)):
-        raise ValueError(
-            f"the column {record_format.name or label!r} of {path!r} has {class_type}; labels must be whole numbers or "
-            "text"
-        )
-    return _Columns(
-        image, is_struct, label, declared.get(label, ()), record_format.name, record_format.key, split, record_format.id
-    )
+    split, class_name = split_column(texts), "" if unlabelled else record_format.name
+    if column := class_name or label:
+        class_type = _value_type(schema.field(column).type)
+        if not (pa.types.is_integer(class_type) or _is_text(class_type)):
+            raise ValueError(
+                f"the column {column!r} of {path!r} has {class_type}; labels must be whole numbers or text"
+            )
+    classes = declared.get(label, ())
+    return _Columns(image, is_struct, label, classes, class_name, record_format.key, split, record_format.id)
 
 
 def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
@@ -251,19 +230,19 @@ def _rows(
     name: str,
     record_format: RecordFormat,
     options: ConvertOptions,
-    write: Callable[[bytes, int], Any] = lambda data, least: None,
+    write: Callable[[bytes, int], Any],
 ) -> Iterator[Row]:
     """Yields the rows of a file without their URIs; writes their images, one behind the other, with limited()."""
-    number, opened = 0, _Opened(path)
-    with opened as file:
-        columns = _columns(path, file.schema_arrow, record_format, not options.label_kind.needs_classes)
+    number = 0
+    with _opened(path) as (file, parquet):
+        columns = _columns(path, parquet.schema_arrow, record_format, not options.label_kind.needs_classes)
         features = [name for name, _ in options.features]
-        if missing := [name for name in features if name not in file.schema_arrow.names]:
+        if missing := [name for name in features if name not in parquet.schema_arrow.names]:
             raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
         names = list(dict.fromkeys([*columns.needed, *features]))
-        for batch in file.iter_batches(opened.rows_a_batch(names), columns=names, use_threads=False):
+        for batch in parquet.iter_batches(_rows_a_batch(path, file, names), columns=names, use_threads=False):
             for values in _values(path, batch):
-                row, data = _row(values, f"{name}/{number:06d}", columns, record_format, options)
+                row, data = _row(values, f"{name}/{number:06d}", columns, options)
                 write(data, _ROW_BYTES)
                 yield row
                 number += 1
@@ -273,7 +252,7 @@ def _values(path: str, batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Returns the rows of a batch; raises ValueError for what Python has no type for, such as years after 9999."""
     try:
         return list(batch.to_pylist())
-    except (pa.ArrowException, UnicodeDecodeError):  # damage, which _Opened explains
+    except (pa.ArrowException, UnicodeDecodeError):  # damage, which _opened() explains
         raise
     except (ValueError, ArithmeticError) as error:
         columns = " or ".join(f"{field.name!r} of {field.type}" for field in batch.schema if not _is_plain(field.type))
@@ -285,9 +264,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind) or _is_text(kind))
 
 
-def _row(
-    values: dict[str, Any], key: str, columns: _Columns, record_format: RecordFormat, options: ConvertOptions
-) -> tuple[Row, bytes]:
+def _row(values: dict[str, Any], key: str, columns: _Columns, options: ConvertOptions) -> tuple[Row, bytes]:
     image = values[columns.image]
     data = (image or {}).get("bytes") if columns.is_struct else image
     image_path = values[columns.key] if columns.key else (image or {}).get("path") if columns.is_struct else None

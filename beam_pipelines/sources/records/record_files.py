@@ -23,6 +23,7 @@ from types import ModuleType
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, ConvertOptions, RecordFormat, Source
 from beam_pipelines.sources.existence import no_records
+from beam_pipelines.sources.exported_shards import read_export
 from beam_pipelines.sources.folders import is_hidden
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.not_images import OTHER_FILE, ending, ignored_by, reason_of
@@ -47,8 +48,14 @@ class Records(InputKind):
     def is_kind(self, source: Source) -> bool:
         return bool(source.record)
 
-    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
-        check_files(source, classes, not options.label_kind.needs_classes)
+    def check(self, source: Source, options: ConvertOptions) -> None:
+        """Checks that there are files of records, and that the first of them has records of the format."""
+        names = list_record_files(source)
+        if not names:
+            raise ValueError(no_records(source))
+        unlabelled = not options.label_kind.needs_classes
+        record_format = RecordFormat.parse(source.record)
+        _kind(names[0]).check_first(f"{source.folder}/{names[0]}", record_format, unlabelled)
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         if part.shard:
@@ -58,7 +65,24 @@ class Records(InputKind):
             yield from _others(part.source, options)
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
-        return remarks(source, options)
+        """Yields lines about how files are read: their splits, and parts of the records that are not stored."""
+        names = list_record_files(source)
+        by_split: dict[str, list[str]] = {}
+        for name in names if not source.split else ():
+            by_split.setdefault(split_of_path(name), []).append(name)
+        if set(by_split) - {""}:
+            files = {
+                split: f"{group[0]}{f' and {len(group) - 1:,} more' * (len(group) > 1)}"
+                for split, group in by_split.items()
+            }
+            yield f"{source.path}: " + ", ".join(
+                f"{files[split]} {f'as {split}' if split else 'by --splits'}" for split in sorted(files)
+            )
+        yield from _missing(names)
+        path = f"{source.folder}/{names[0]}"
+        parts, unstored = _kind(names[0]).not_stored(path, RecordFormat.parse(source.record), options)
+        if unstored:
+            yield f"{path}: the {parts} {', '.join(map(repr, unstored))} are not stored"
 
 
 def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
@@ -85,6 +109,8 @@ def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
             f"{tars[0]!r} can be read in two ways, as it has {label!r}: add --record=webdataset if such files are the "
             f"labels, or --ignore='*.cls' if the folder {posixpath.dirname(label)!r} is a class"
         )
+    if read_export(source.path):  # an export for WebDataset has tars too, but says of itself what it is
+        return source, ""
     remark = f"{source.path}: read as WebDataset, because it has {label}; this is --record=webdataset"
     return dataclasses.replace(source, record="webdataset"), remark
 
@@ -158,27 +184,6 @@ def rows_of_file(source: Source, name: str, options: ConvertOptions) -> Iterator
         yield row._replace(split=row.split or split)
 
 
-def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
-    """Yields lines about how files are read: their splits, and parts of the records that are not stored."""
-    names = list_record_files(source)
-    by_split: dict[str, list[str]] = {}
-    for name in names if not source.split else ():
-        by_split.setdefault(split_of_path(name), []).append(name)
-    if set(by_split) - {""}:
-        files = {
-            split: f"{group[0]}{f' and {len(group) - 1:,} more' * (len(group) > 1)}"
-            for split, group in by_split.items()
-        }
-        yield f"{source.path}: " + ", ".join(
-            f"{files[split]} {f'as {split}' if split else 'by --splits'}" for split in sorted(files)
-        )
-    yield from _missing(names)
-    path = f"{source.folder}/{names[0]}"
-    parts, unstored = _kind(names[0]).not_stored(path, RecordFormat.parse(source.record), options)
-    if unstored:
-        yield f"{path}: the {parts} {', '.join(map(repr, unstored))} are not stored"
-
-
 def _missing(names: list[str]) -> Iterator[str]:
     """Yields lines about files that the names of others count, as train-00000-of-00003 counts two more."""
     numbers: dict[tuple[str, str, str], set[int]] = {}
@@ -189,21 +194,3 @@ def _missing(names: list[str]) -> Iterator[str]:
             first = f"{prefix}{missing[0]:0{len(count)}d}-of-{count}{suffix or ''}"
             more = f" and {len(missing) - 1:,} more" * (len(missing) > 1)
             yield f"{len(present):,} of {int(count):,} files are there: without {first}{more}"
-
-
-def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:
-    """Checks that there are files of records, and that the first of them has records of the format.
-
-    Args:
-      source: The source.
-      classes: Class names in label order, which may be none; None if it is not known whether they are given.
-      unlabelled: Whether no labels are stored.
-
-    Raises:
-      ValueError: There are none, or the first record lacks a feature.
-    """
-    storage.check(source.folder)
-    names = list_record_files(source)
-    if not names:
-        raise ValueError(no_records(source))
-    _kind(names[0]).check_first(f"{source.folder}/{names[0]}", RecordFormat.parse(source.record), unlabelled)

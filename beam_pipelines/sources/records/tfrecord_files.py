@@ -8,7 +8,7 @@ Files compressed with gzip are decompressed once to a working file of the conver
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from beam_pipelines import storage
@@ -22,44 +22,38 @@ from tpu_input.dataset_format.tfrecord import Compressed, Example
 _GZIP = b"\x1f\x8b"
 
 
-def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> bool:
-    """Returns whether the labels of a file are numbers without names; raises ValueError if a feature is missing."""
+def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> None:
+    """Raises ValueError if a feature is missing in the first record."""
     image, label = record_format.image or IMAGE_KEY, record_format.label or LABEL_KEY
-    with storage.open_file(path) as file:
-        if file.read(2) == _GZIP:
-            return False  # it is decompressed by the first step of the conversion
-        file.seek(0)
-        for _, payload in _frames(file, path):
-            features = Example.FromString(payload).features.feature
-            needed = [
-                name
-                for name in (image, *(() if unlabelled else (label, record_format.name)), record_format.key)
-                if name
-            ]
-            if missing := [name for name in needed if name not in features]:
-                raise ValueError(
-                    f"{posixpath.basename(path)!r} has records without the feature {missing[0]!r}, only with "
-                    f"{', '.join(sorted(features))}; name the features: --record=image=NAME,label=NAME"
-                )
-            return bool(features[label].int64_list.value) and not record_format.name and not unlabelled
-    return False
+    if (features := _first_features(path)) is None:
+        return
+    needed = (image, *(() if unlabelled else (label, record_format.name)), record_format.key)
+    if missing := [name for name in needed if name and name not in features]:
+        raise ValueError(
+            f"{posixpath.basename(path)!r} has records without the feature {missing[0]!r}, only with "
+            f"{', '.join(sorted(features))}; name the features: --record=image=NAME,label=NAME"
+        )
 
 
 def not_stored(path: str, record_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
     """Returns what the parts of a record are called, and which of the first record are neither stored nor read.
 
-    Features in FEATURES are stored as conversion finds them. For a compressed file, which is decompressed later,
-    there are none.
+    Features in FEATURES are stored as conversion finds them.
     """
-    with storage.open_file(path) as file:
-        if file.read(2) == _GZIP:
-            return "features", []
-        file.seek(0)
-        _, payload = next(_frames(file, path), (0, b""))
     used = {record_format.image, record_format.key, *FEATURES}
     if options.label_kind.needs_classes:
         used |= {record_format.label, record_format.name}
-    return "features", sorted(Example.FromString(payload).features.feature.keys() - used)
+    return "features", sorted((_first_features(path) or {}).keys() - used)
+
+
+def _first_features(path: str) -> Mapping[str, Any] | None:
+    """Returns the features of the first record; None without one, or if the file is decompressed later."""
+    with storage.open_file(path) as file:
+        if file.read(2) == _GZIP:
+            return None
+        file.seek(0)
+        _, payload = next(_frames(file, path), (0, None))
+    return None if payload is None else Example.FromString(payload).features.feature
 
 
 def rows_of_file(folder: str, name: str, record_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:

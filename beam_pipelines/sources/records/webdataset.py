@@ -18,7 +18,7 @@ from typing import Any
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources import archives
-from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row, with_features
+from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, escaped, label_row, with_features
 from beam_pipelines.sources.unpacking import decompressed
 from tpu_input.dataset_format.split_names import split_column
 
@@ -51,27 +51,21 @@ def may_be_labels(uri: str) -> list[str]:
     return sorted(filter(None, others))
 
 
-def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> bool:
-    """Returns whether the first label of a shard is a number; raises ValueError if the first example has none."""
+def check_first(path: str, record_format: RecordFormat, unlabelled: bool) -> None:
+    """Raises ValueError if a shard is empty, or its first example has no label."""
     with storage.open_headers(path) as file:
         if not archives.is_header(file.read(512)):
-            return False  # it is decompressed by the first step of the conversion
+            return  # it is decompressed by the first step of the conversion
     first = next(_examples(path, path, record_format), None)
     if first is None:
         raise ValueError(f"{path!r} is an empty archive; it must have examples such as 0.jpg and 0.cls")
     endings, ending = {_ending(member.path) for member in first}, _label_ending(record_format)
-    if unlabelled:
-        return False
-    if ending not in endings:
+    if not unlabelled and ending not in endings:
         raise ValueError(
             f"{path!r} has examples without a file .{ending} for the label, only with "
             f"{', '.join(f'.{suffix}' for suffix in sorted(endings))}; name its ending: --record=webdataset,label=txt, "
             "or a field of a JSON file: --record=webdataset,label=json.FIELD"
         )
-    try:
-        return isinstance(_label(first, record_format), int)
-    except ValueError:
-        return False  # its row says why
 
 
 def not_stored(path: str, record_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
@@ -117,11 +111,8 @@ def _row(members: list[archives.Member], name: str, record_format: RecordFormat,
     images = [member for member in members if _is_image(member.path, record_format)]
     image = images[0] if images else members[0]
     key = f"{name}/{image.path}"
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        escaped = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        return Row(escaped).reject("bad_name", "its name is not UTF-8")
+    if not key.isascii() and (escaped_key := escaped(key)) != key:
+        return Row(escaped_key).reject("bad_name", "its name is not UTF-8")
     row = Row(key, image.uri, num_bytes=max(image.num_bytes, 0), version=image.version, number=image.number)
     if len(images) != 1:
         endings = ", ".join(_ending(member.path) for member in (images or members)[:5])
