@@ -26,8 +26,8 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.fileio import BlobWriter
 
-from beam_pipelines.storage.errors import Changed, Unavailable
-from beam_pipelines.storage.pieces import PIECE_BYTES, Headers, in_pieces
+from beam_pipelines.storage import Changed, Unavailable
+from beam_pipelines.storage.pieces import PIECE_BYTES
 from tpu_input.command_line.google_client import client, is_rate_limit, retries
 
 # Google's default retries start after a delay of one second, which is long if the store is available again at once.
@@ -98,10 +98,6 @@ def exists(path: str) -> bool:
         )
 
 
-def is_link(path: str) -> bool:
-    return False
-
-
 def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
     skipped = len(_prefix(root))
     with explained(root):
@@ -145,21 +141,7 @@ def written_at(path: str, version: int, or_copied: bool) -> float:
     return (version or look(path)[1]) / 1e6  # the generation: the time of its writing in microseconds
 
 
-def replaceable(path: str) -> int:
-    return look(path)[1]
-
-
-def open_file(path: str) -> IO[bytes]:
-    return in_pieces(*_ranged(path))
-
-
-def open_headers(path: str) -> IO[bytes]:
-    return cast(IO[bytes], Headers(*_ranged(path)))
-
-
-def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
-    """Returns the size of an object, and a function of (start, end) that returns these bytes of it."""
-
+def ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
     def fetch(start: int, end: int) -> bytes:
         with explained(path):
             return _download(handle, start, end)
@@ -264,11 +246,15 @@ class _Upload(io.RawIOBase):
                 with _usual_errors():
                     yield
             except exceptions.PreconditionFailed as error:
-                # An earlier try may have made the object, with the response lost; so compare the contents.
-                self._target.reload(retry=RETRY)
                 checksum = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
-                if (self._target.size, self._target.crc32c) != (self._num_bytes, checksum):
-                    raise FileExistsError(f"{self._path!r} was written by another process in the meantime") from error
+                _check_content(self._path, self._target, self._num_bytes, checksum, error)
+
+
+def _check_content(path: str, target: Any, num_bytes: int, checksum: str, error: Exception) -> None:
+    """Raises FileExistsError unless the object has this content: an earlier try may have made it, its response lost."""
+    target.reload(retry=RETRY)
+    if (target.size, target.crc32c) != (num_bytes, checksum):
+        raise FileExistsError(f"{path!r} was written by another process in the meantime") from error
 
 
 def move(source: str, target: str) -> None:
@@ -284,11 +270,8 @@ def publish(files: list[tuple[str, str]]) -> None:
         try:
             source.bucket.copy_blob(source, target.bucket, target.name, if_generation_match=0, retry=RETRY)
         except exceptions.PreconditionFailed as error:
-            # An earlier try may have made the copy, with the response lost; so compare the contents.
             source.reload(retry=RETRY)
-            target.reload(retry=RETRY)
-            if (source.size, source.crc32c) != (target.size, target.crc32c):
-                raise FileExistsError(f"{file[1]!r} was written by another process in the meantime") from error
+            _check_content(file[1], target, source.size, source.crc32c, error)
         with contextlib.suppress(exceptions.NotFound):
             source.delete(retry=RETRY)
 

@@ -20,8 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from beam_pipelines.storage import object_stores
-from beam_pipelines.storage.errors import Unavailable
+from beam_pipelines.storage import Unavailable, object_stores
 from tpu_input.command_line.distribution import __version__
 
 # Seconds until more requests are allowed, in the header RateLimit; they are counted for 5 minutes each, see

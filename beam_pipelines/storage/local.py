@@ -28,10 +28,6 @@ FILE_ERRNOS = frozenset(
 )
 
 
-def check(path: str) -> None:
-    """Does nothing: operations on local paths fail without delay, so no check in advance is needed."""
-
-
 def exists(path: str) -> bool:
     return os.path.lexists(path)
 
