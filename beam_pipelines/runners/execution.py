@@ -57,17 +57,13 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
     except OSError as error:
         raise OSError(_STEP.sub("", str(error))) from error
     except grpc.RpcError as error:
-        raise OSError(f"the connection to the engine was lost: {_line(error)}") from error
+        details = error.details() if isinstance(error, grpc.Call) else error
+        raise OSError(f"the connection to the engine was lost: {' '.join(str(details).split())}") from error
     except Exception as error:
         if not isinstance(error, RuntimeError) and type(error).__name__ != "DataflowRuntimeException":
             raise
         _raise_as_said(error)
         raise
-
-
-def _line(error: grpc.RpcError) -> str:
-    details = error.details() if isinstance(error, grpc.Call) else error
-    return " ".join(str(details).split())
 
 
 def submit(options: PipelineOptions, build: Callable[[beam.Pipeline], None]) -> str:

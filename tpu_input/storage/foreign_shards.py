@@ -79,7 +79,11 @@ def manifest_from_shards(
         keep_lengths(folder, cached | lengths)
     for split_shards in shards.values():
         _check_first(f"{folder}/{split_shards[0].name}", record)
-    splits = {split: _split(split_shards) for split, split_shards in shards.items()}
+    # Sizes of images are unknown; mean and standard deviation of the pixels are ImageNet's.
+    splits = {
+        split: Split(split_shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
+        for split, split_shards in shards.items()
+    }
     total = sum(split.num_examples for split in splits.values())
     return Manifest(folder, names, record.label_offset, splits, total, {}, {}, "", record=record)
 
@@ -94,11 +98,6 @@ def _match(pattern: str) -> list[str]:
 def _require(matches: Sequence[object], pattern: str) -> None:
     if not matches:
         raise ValueError(no_match(pattern))
-
-
-def _split(shards: tuple[Shard, ...]) -> Split:
-    """Returns a split with unknown image sizes, and ImageNet's mean and standard deviation of the pixels."""
-    return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
 
 
 def _shard(path: str, cached: Mapping[str, Positions], lengths: dict[str, Positions]) -> Shard | None:
