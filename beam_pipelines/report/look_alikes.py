@@ -122,10 +122,6 @@ class Contents:
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return np.asarray(self._order[np.repeat(self._starts[sets], sizes) + within])
 
-    def set_of(self, firsts: Rows) -> Rows:
-        """Returns the positions of the sets whose smallest record numbers are `firsts`."""
-        return np.searchsorted(self.firsts, firsts)
-
 
 class _RecordGroup(NamedTuple):
     """A group whose images are not read yet: numbers of its records, and positions of its splits and classes."""
@@ -153,7 +149,8 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     pairs = _first_pairs(numbers[near.pairs], near, columns)
     samples = read_samples(manifest, columns, pairs.ravel().tolist())
     pairs = pairs[np.isin(pairs, list(samples)).all(axis=1)]
-    near_sets = [contents.set_of(np.array(group)) for group in near_duplicates.group(_alike(pairs, samples, columns))]
+    groups_by_first = near_duplicates.group(_alike(pairs, samples, columns))
+    near_sets = [np.searchsorted(contents.firsts, firsts) for firsts in groups_by_first]
     repeated = np.flatnonzero(contents.sizes > 1)
     alone = np.setdiff1d(repeated, np.concatenate([repeated[:0], *near_sets]))
     near_groups = [_record_group(sets, contents, columns) for sets in near_sets]
@@ -315,19 +312,14 @@ def _varied(records: Rows, columns: Columns) -> Rows:
     return np.asarray(records[np.concatenate([first, np.setdiff1d(np.arange(len(records)), first)])])
 
 
-def _some(manifest: Manifest, columns: Columns, mask: Mask, count: int) -> list[Example]:
-    """Returns at most `count` of the records that `mask` selects, evenly spread over them."""
-    numbers = np.flatnonzero(mask)
-    spread = numbers[np.unique(np.linspace(0, max(len(numbers) - 1, 0), min(count, len(numbers))).astype(int))]
-    return list(read_examples(manifest, columns, spread.tolist()).values())
-
-
 def _common_group(manifest: Manifest, columns: Columns, value: int) -> Group:
-    mask = columns.hashes == np.uint64(value)
-    labels, splits = np.unique(columns.labels[mask]), np.unique(columns.split_of(np.flatnonzero(mask)))
+    """Returns the images that share a common hash, with examples that are evenly spread over them."""
+    records = np.flatnonzero(columns.hashes == np.uint64(value))
+    labels, splits = np.unique(columns.labels[records]), np.unique(columns.split_of(records))
+    shown = records[np.linspace(0, len(records) - 1, MAX_SHOWN_OF_COMMON).astype(int)]
     return Group(
-        examples=_some(manifest, columns, mask, MAX_SHOWN_OF_COMMON),
-        num_images=int(mask.sum()),
+        examples=list(read_examples(manifest, columns, shown.tolist()).values()),
+        num_images=len(records),
         splits=[list(manifest.splits)[split] for split in splits],
         class_names=[columns.names(label, manifest) for label in labels],
     )
