@@ -81,8 +81,7 @@ class _Part(NamedTuple):
     labels: list[tuple[int, ...]] | npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
     contents: npt.NDArray[np.uint64]
-    counts: list[Ints]  # shorter_sides, source_sides, sizes
-    shapes: Ints
+    counts: list[Ints]  # shorter_sides, source_sides, sizes, shapes
 
 
 def read_all(manifest: Manifest) -> Columns:
@@ -103,14 +102,14 @@ def read_all(manifest: Manifest) -> Columns:
         ) from error
     is_set = manifest.label_kind.is_list
     sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
-    counts, shapes = np.zeros((3, _LONGEST_SIDE + 1), np.int64), np.zeros(3, np.int64)
+    counts = np.zeros((4, _LONGEST_SIDE + 1), np.int64)
     parts = map_in_threads(functools.partial(_read_part, manifest), shards, 4 * num_cores())
     for start, end, part in zip(starts, starts[1:], parts, strict=False):
         hashes[start:end], contents[start:end] = part.hashes, part.contents
         labels[start:end] = [sets.setdefault(classes, len(sets)) for classes in part.labels] if is_set else part.labels
         for total, part_counts in zip(counts, part.counts, strict=True):
             total[: len(part_counts)] += part_counts
-        shapes += part.shapes
+    upright, square, wide = counts[3, :3].tolist()
     return Columns(
         shards=tuple(shards),
         starts=starts,
@@ -122,7 +121,7 @@ def read_all(manifest: Manifest) -> Columns:
         shorter_sides=counts[0],
         source_sides=counts[1],
         sizes=counts[2],
-        shapes=(int(shapes[0]), int(shapes[1]), int(shapes[2])),
+        shapes=(upright, square, wide),
     )
 
 
@@ -140,16 +139,14 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
         )
     source_sizes = table.select(sources).drop_null()
     source_height, source_width = (column.to_numpy() for column in source_sizes.columns)
-    values = np.minimum(height, width), np.minimum(source_height, source_width), length // SIZE_UNIT
-    aspect = width / np.maximum(height, 1)
-    shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
+    shape = np.digitize(width / np.maximum(height, 1), [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
+    values = np.minimum(height, width), np.minimum(source_height, source_width), length // SIZE_UNIT, shape
     contents = _contents(manifest, shard, table["sha256"].to_pylist())
     return _Part(
         labels=labels,
         hashes=_hashes(table["dhash"], contents),
         contents=contents,
         counts=[np.bincount(np.clip(column, 0, _LONGEST_SIDE)) for column in values],
-        shapes=np.bincount(shape, minlength=3),
     )
 
 

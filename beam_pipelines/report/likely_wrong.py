@@ -32,9 +32,8 @@ from tpu_input.dataset_format.parquet_footer import ColumnChunk, column_chunks
 from tpu_input.dataset_format.records import Manifest
 
 MAX_SHOWN_LABELS = 100  # records on the page; the file has all
-_METADATA_KEY = (
-    b"jpeg2tpu.predictions"  # of the file: what the predictions depend on, with the model's classes, as JSON
-)
+# Of the file: what the predictions depend on, with the model's classes, as JSON.
+_METADATA_KEY = b"jpeg2tpu.predictions"
 _BATCH_ROWS = 4096
 _MAX_KEY_BYTES = 1 << 16
 _SLACK = 1e-3  # a probability in float16 or float32 may be this much larger than 1
@@ -200,11 +199,7 @@ def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _check(schema: pa.Schema, chunks: list[ColumnChunk], num_classes: int) -> None:
-    """Checks types and sizes of the columns, before any row is loaded.
-
-    Raises:
-      ValueError: A column is missing, of another type, or larger than its rows can be.
-    """
+    """Raises ValueError if a column is missing, of another type, or larger than its rows can be; loads no row."""
     if missing := [name for name in ("key", "probabilities") if schema.names.count(name) != 1]:
         raise ValueError(f"it has no column {' and no column '.join(missing)}")
     key, probabilities = schema.field("key").type, schema.field("probabilities").type

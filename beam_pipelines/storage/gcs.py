@@ -163,9 +163,8 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
 
 def _download(handle: Any, start: int, end: int | None) -> bytes:
-    last, checksum = (
-        (None, "crc32c") if end is None else (end - 1, None)
-    )  # the store has checksums of complete objects only
+    # The store has checksums of complete objects only.
+    last, checksum = (None, "crc32c") if end is None else (end - 1, None)
     # A second retry around the call, as the client does not retry if the connection breaks during an error response.
     download = RETRY(handle.download_as_bytes)
     return cast(bytes, download(start=start or None, end=last, checksum=checksum, retry=RETRY))
@@ -302,11 +301,7 @@ def _prefix(root: str) -> str:
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """Returns the names of bucket and object in a gs:// URI.
-
-    Raises:
-      ValueError: The URI has no bucket.
-    """
+    """Returns the names of bucket and object in a gs:// URI; raises ValueError if it has no bucket."""
     bucket, _, name = path.removeprefix("gs://").partition("/")
     if not bucket:
         raise ValueError(f"{path!r} does not name a bucket; a URI must be gs://BUCKET/PATH")

@@ -158,11 +158,7 @@ def _cached_store(url: str, headers: tuple[tuple[str, str], ...], patience: obje
 
 
 def _parts(path: str) -> tuple[hub_api.Dataset, str]:
-    """Returns the dataset of a URI, and the path of a file or folder in it.
-
-    Raises:
-      ValueError: The URI names no dataset.
-    """
+    """Returns the dataset of a URI, and the path of a file or folder in it; raises ValueError if it names none."""
     match = _URI.fullmatch(path)
     if not match:
         kind = path.removeprefix("hf://").partition("/")[0]

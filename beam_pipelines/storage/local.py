@@ -178,7 +178,8 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
-                _close_quietly(file)  # with another error, of the same cause, it would hide this one
+                with contextlib.suppress(OSError, ValueError):  # another error, of the same cause, would hide this one
+                    file.close()
                 raise
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if new:
@@ -197,11 +198,6 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
         if temporary_in:
             delete_empty(temporary_in)
         raise
-
-
-def _close_quietly(file: IO[bytes]) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        file.close()
 
 
 def _rename_new(source: str, target: str) -> None:

@@ -288,8 +288,6 @@ def explained(path: str) -> Iterator[None]:
         raise ValueError(
             f"{path!r}: {_error_text(error)}; names of objects with empty parts, . or .. cannot be read: rename them"
         ) from error
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise Unavailable(f"no permission for {path!r}: {_error_text(error)}{_advice(path)}") from error
     except exceptions.NotSupportedError as error:
         raise Unavailable(f"{path!r}: the server answers no ranges of bytes; copy the file here") from error
     except Exception as error:
@@ -298,8 +296,10 @@ def explained(path: str) -> Iterator[None]:
         text = str(error)
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
             raise FileNotFoundError(f"{path!r} does not exist: {_error_text(error)}") from error
-        if re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
-            raise Unavailable(f"no permission for {path!r}: {_error_text(error)}{_advice(path)}") from error
+        is_refused = isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError))
+        if is_refused or re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
+            advice = ADVICE[path.partition("://")[0]]
+            raise Unavailable(f"no permission for {path!r}: {_error_text(error)}; {advice}") from error
         if "Account must be specified" in text:
             raise ValueError(f"{path!r} needs the name of the account; set AZURE_STORAGE_ACCOUNT_NAME") from error
         if "configured region" in text and path.startswith("s3://"):
@@ -324,10 +324,6 @@ ADVICE = {
 }
 
 
-def _advice(path: str) -> str:
-    return f"; {ADVICE[path.partition('://')[0]]}"
-
-
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _URL = re.compile(r"https?://\S+")
 
@@ -342,11 +338,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """Returns the URI of the bucket, and the name of an object in it.
-
-    Raises:
-      ValueError: The URI has no bucket.
-    """
+    """Returns the URI of the bucket, and the name of an object in it; raises ValueError if it has no bucket."""
     scheme, _, rest = path.partition("://")
     bucket, _, name = rest.partition("/")
     if not bucket:

@@ -148,8 +148,9 @@ def write_bytes(path: str, content: bytes) -> None:
                 os.remove(temporary)
         return
     if path.startswith("gs://"):
-        with contextlib.suppress(ImportError):
-            return _upload(path, content)
+        with contextlib.suppress(ImportError), client_errors(path):
+            blob_of(path).upload_from_string(content)
+            return
     with needing_extras(f"writing {path!r}"):
         import tensorflow as tf
 
@@ -179,11 +180,6 @@ def _download(path: str, start: int, num_bytes: int | None) -> bytes:
             )
         except RequestRangeNotSatisfiable:
             return b""
-
-
-def _upload(path: str, content: bytes) -> None:
-    with client_errors(path):
-        blob_of(path).upload_from_string(content)
 
 
 def blob_of(path: str) -> Any:

@@ -103,10 +103,7 @@ def _require(matches: Sequence[object], pattern: str) -> None:
 def _shard(path: str, cached: Mapping[str, Positions], lengths: dict[str, Positions]) -> Shard | None:
     """Returns a shard with its number of records; None for a folder, which a glob can match too.
 
-    Args:
-      path: Path of the shard.
-      cached: Lengths of the records by shard, as stored next to the shards.
-      lengths: Lengths of the records by shard, to which this shard's are added if it has no index.
+    Without an index, the lengths of its records are `cached` ones, or are read, and are added to `lengths`.
     """
     name, status = os.path.basename(path), tf.io.gfile.stat(path)
     num_bytes = status.length

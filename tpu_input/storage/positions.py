@@ -44,7 +44,7 @@ def split_offsets(manifest: Manifest, split: str) -> Positions:
     lengths = _listed_lengths(manifest, shards)
     if lengths is not None:
         return _offsets_of(shards, lengths)
-    cached = {} if _is_converted(manifest) else cached_lengths(manifest.path)
+    cached = {} if manifest.fingerprint else cached_lengths(manifest.path)
 
     def offsets(shard: Shard) -> Positions:
         lengths = cached.get(shard.name)
@@ -72,16 +72,11 @@ def split_positions(manifest: Manifest, split: str) -> tuple[Positions, Position
     return np.ascontiguousarray(positions[:, 0]), np.ascontiguousarray(positions[:, 1])
 
 
-def _is_converted(manifest: Manifest) -> bool:
-    """Returns whether a manifest comes from a conversion, and not from TFRecords of other programs."""
-    return bool(manifest.fingerprint)
-
-
 def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | None:
     """Returns the lengths of the records of some shards, one after another; None if there is no lengths.parquet."""
     from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 
-    if not _is_converted(manifest):
+    if not manifest.fingerprint:  # TFRecords of other programs
         return None
     path = f"{manifest.path}/{lengths_name(manifest.edition)}"
     num_rows = sum(split.num_examples for split in manifest.splits.values())
