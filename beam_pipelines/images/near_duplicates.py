@@ -350,9 +350,9 @@ def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Row
 
 def _is_first_choice(different: Hashes, blocks: tuple[int, ...]) -> Mask:
     """Returns for which pairs `blocks` are the first of their equal bytes, so that every pair is counted once."""
-    earlier = [block for block in range(blocks[-1]) if block not in blocks] if blocks else []
-    checks: list[Mask] = [(different & _mask([block])) != 0 for block in earlier]
-    first: Mask = np.logical_and.reduce([np.ones(len(different), bool), *checks])
+    first: Mask = np.ones(len(different), bool)
+    for block in set(range(blocks[-1])).difference(blocks):
+        first &= (different & _mask([block])) != 0
     return first
 
 

@@ -21,9 +21,6 @@ _MEANT_FOR_USERS = re.compile(
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 
-# Beam's DirectRunner hands over to this one, but first tries to download another.
-_RUNNERS = {"DirectRunner": "FnApiRunner"}
-
 
 def options_of(runner: str, flags: Sequence[str] = ()) -> PipelineOptions:
     """Returns the options of a Beam runner.
@@ -32,7 +29,9 @@ def options_of(runner: str, flags: Sequence[str] = ()) -> PipelineOptions:
       runner: Name of the runner; DirectRunner runs in this process.
       flags: Its other flags.
     """
-    return PipelineOptions([f"--runner={_RUNNERS.get(runner, runner)}", *flags])
+    # Beam's DirectRunner hands over to this one, but first tries to download another.
+    runner = "FnApiRunner" if runner == "DirectRunner" else runner
+    return PipelineOptions([f"--runner={runner}", *flags])
 
 
 # Messages of runners that submit a job to an engine, for a failed job.

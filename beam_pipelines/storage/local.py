@@ -188,16 +188,13 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
             _replace_version(temporary, path, version)
         else:
             os.replace(temporary, path)
-        if temporary_in:
-            delete_empty(temporary_in)
-        if sync_name:
-            _sync_folder(os.path.dirname(path))
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        with contextlib.suppress(OSError):  # it exists only if it was not renamed
             os.remove(temporary)
         if temporary_in:
             delete_empty(temporary_in)
-        raise
+    if sync_name:
+        _sync_folder(os.path.dirname(path))
 
 
 def _rename_new(source: str, target: str) -> None:
