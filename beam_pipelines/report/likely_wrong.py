@@ -108,7 +108,8 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
     """
     if manifest.label_kind.is_list:
         raise ValueError(f"--predictions needs a dataset with one label an image, unlike {manifest.path!r}")
-    record_keys = list(_keys(manifest, columns))
+    shard_tables = (read_rows(manifest.path, shard, ["key"]) for shard in columns.shards)
+    record_keys = [key for table in shard_tables for key in table.column(0).to_pylist()]
     numbers = {key: number for number, key in enumerate(record_keys)}
     is_compared = np.zeros(len(numbers), bool)
     records: list[WrongLabel] = []
@@ -155,11 +156,6 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
     return LikelyWrong(
         records, first_examples, int(is_compared.sum()) - num_unknown_classes, num_unknown, num_unknown_classes
     )
-
-
-def _keys(manifest: Manifest, columns: Columns) -> Iterator[str]:
-    for shard in columns.shards:
-        yield from read_rows(manifest.path, shard, ["key"]).column(0).to_pylist()
 
 
 def _read(path: str, manifest: Manifest) -> Iterator[tuple[npt.NDArray[np.int64], list[str], Probabilities]]:

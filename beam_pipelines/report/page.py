@@ -261,20 +261,6 @@ def _bytes_histogram(columns: Columns) -> charts.Histogram:
     return charts.named_histogram("records", "size in the shard", sizes, bounds, lambda units: size(units * SIZE_UNIT))
 
 
-class ClassRow(NamedTuple):
-    """One class.
-
-    Attributes:
-      label: Class index, 0-based.
-      name: Name of the class.
-      bars: (number of examples, percent of the split's largest class) for each split that is shown.
-    """
-
-    label: int
-    name: str
-    bars: list[tuple[int, float]]
-
-
 def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
     """Returns all labels in order; of more than `limit` classes only the largest and the smallest, largest first."""
     if len(totals) <= limit:
@@ -283,12 +269,15 @@ def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
     return [*ordered[: limit // 2], *ordered[len(ordered) - limit // 2 :]]
 
 
-def _class_rows(manifest: Manifest, splits: dict[str, Split], totals: Sequence[int]) -> list[ClassRow]:
+def _class_rows(
+    manifest: Manifest, splits: dict[str, Split], totals: Sequence[int]
+) -> list[tuple[int, str, list[tuple[int, float]]]]:
+    """Returns (label, name, (examples, percent of the largest class) in each split) of the classes in the chart."""
     rows = []
     for label in chosen_classes(totals, MAX_CLASSES):
         counts = [(split.class_counts[label], max(split.class_counts)) for split in splits.values()]
         bars = [(count, charts.percent(count, largest)) for count, largest in counts]
-        rows.append(ClassRow(label, manifest.classes[label], bars))
+        rows.append((label, manifest.classes[label], bars))
     return rows
 
 
@@ -331,24 +320,13 @@ def _shard_rows(manifest: Manifest, splits: dict[str, Split]) -> list[ShardRow]:
     ]
 
 
-class ClassExamples(NamedTuple):
-    """Some examples of a class.
-
-    Attributes:
-      name: Name of the class.
-      num_examples: Number of its examples in all splits.
-      splits: (name, examples) of each split that has some.
-    """
-
-    name: str
-    num_examples: int
-    splits: list[tuple[str, list[Example]]]
-
-
 def _class_examples(
     manifest: Manifest, columns: Columns, splits: dict[str, Split], totals: Sequence[int]
-) -> list[ClassExamples]:
-    """Returns examples of the classes that are shown, equally many of each split, if it has as many."""
+) -> list[tuple[str, int, list[tuple[str, list[Example]]]]]:
+    """Returns (class, number of its examples, (split, some of them) of each split that has any) of some classes.
+
+    Equally many are of each split, if it has as many.
+    """
     positions = {name: list(manifest.splits).index(name) for name in splits}
     per_split = MAX_EXAMPLES // max(len(positions), 1)
 
@@ -362,7 +340,7 @@ def _class_examples(
     numbers = [number for by_split in selected.values() for group in by_split.values() for number in group]
     examples = read_examples(manifest, columns, numbers)
     return [
-        ClassExamples(
+        (
             manifest.classes[label],
             totals[label],
             [(name, [examples[number] for number in group]) for name, group in by_split.items() if group],

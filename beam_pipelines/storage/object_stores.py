@@ -153,23 +153,19 @@ def ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     if start == end:
         return b""
-    try:
-        with explained(path):
-            return _read(path, start, end, version)
-    except FileNotFoundError as error:
-        if not version:
-            raise
-        raise Changed(f"{path!r} was deleted") from error
-
-
-def _read(path: str, start: int, end: int | None, version: int) -> bytes:
     bucket, name = _parts(path)
 
     def check_version(entry: Any) -> None:
         if version and version_of(entry) != version:
             raise Changed(f"{path!r} was overwritten: its ETag or size is another one")
 
-    return fetch(path, _bucket(bucket), name, start, end, check_version)
+    try:
+        with explained(path):
+            return fetch(path, _bucket(bucket), name, start, end, check_version)
+    except FileNotFoundError as error:
+        if not version:
+            raise
+        raise Changed(f"{path!r} was deleted") from error
 
 
 def fetch(path: str, store: Any, name: str, start: int, end: int | None, check_object: Callable[[Any], None]) -> bytes:
