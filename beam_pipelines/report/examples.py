@@ -50,7 +50,7 @@ class Example(NamedTuple):
     shard: str
     split: str
     class_name: str
-    thumbnail: Thumbnail | None = None
+    thumbnail: Thumbnail | None
 
 
 def read_examples(
@@ -116,7 +116,7 @@ def _examples_of_shard(manifest: Manifest, columns: Columns, shard_numbers: tupl
     examples = []
     for *values, uri, label in zip(*(column.to_pylist() for column in table.columns), strict=True):
         names = manifest.label_kind.label_names(label, manifest.classes)
-        examples.append(Example(*values, uri or "", shard.name, split, names or "no class"))
+        examples.append(Example._make([*values, uri or "", shard.name, split, names or "no class", None]))
     return examples
 
 
