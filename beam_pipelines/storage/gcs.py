@@ -51,7 +51,10 @@ def explained(path: str) -> Iterator[None]:
     except exceptions.NotFound as error:
         raise FileNotFoundError(f"{path!r} does not exist: {_error_text(error)}") from error
     except (exceptions.Unauthorized, GoogleAuthError) as error:
-        raise Unavailable(f"{path!r} needs credentials: {_error_text(error)}; {_CREDENTIALS}") from error
+        raise Unavailable(
+            f"{path!r} needs credentials: {_error_text(error)}; run: gcloud auth application-default login, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file"
+        ) from error
     except exceptions.Forbidden as error:
         if is_rate_limit(error):
             raise Unavailable(f"{path!r}: {_error_text(error)}; raise the quota, or try again later") from error
@@ -71,11 +74,6 @@ def explained(path: str) -> Iterator[None]:
         if not type(error).__module__.startswith(("google.", "requests.", "urllib3.")):
             raise
         raise Unavailable(f"{path!r}: {_error_text(error)}") from error
-
-
-_CREDENTIALS = (
-    "run: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file"
-)
 
 
 def check(path: str) -> None:

@@ -125,8 +125,7 @@ def _is_folder(bucket: str, entry: Any) -> bool:
 def look(path: str) -> tuple[int, int]:
     try:
         bucket, _ = _parts(path)
-        with explained(path):
-            entry = _head(path)
+        entry = _head(path)
     except (FileNotFoundError, ValueError):  # a line of a list may have an invalid name
         return -1, 0
     has_answered(bucket)
@@ -134,13 +133,11 @@ def look(path: str) -> tuple[int, int]:
 
 
 def written_at(path: str, version: int, or_copied: bool) -> float:
-    with explained(path):
-        return float(_head(path)["last_modified"].timestamp())
+    return float(_head(path)["last_modified"].timestamp())
 
 
 def ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
-    with explained(path):
-        entry = _head(path)
+    entry = _head(path)
     num_bytes, version = entry["size"], version_of(entry)
 
     def fetch(start: int, end: int) -> bytes:
@@ -202,7 +199,8 @@ def fetch(path: str, store: Any, name: str, start: int, end: int | None, check_o
 
 def _head(path: str) -> Any:
     bucket, name = _parts(path)
-    return obstore.head(_bucket(bucket), name)
+    with explained(path):
+        return obstore.head(_bucket(bucket), name)
 
 
 def version_of(entry: Any) -> int:

@@ -173,13 +173,10 @@ def _download(path: str, start: int, num_bytes: int | None) -> bytes:
     last = None if num_bytes is None else start + num_bytes - 1
     # GCS has a checksum of the complete object only; TFRecords have their own checksums per record.
     checksum = "crc32c" if num_bytes is None else None
-    with client_errors(path):
-        try:
-            return cast(
-                bytes, blob_of(path).download_as_bytes(start=start, end=last, checksum=checksum, retry=retries())
-            )
-        except RequestRangeNotSatisfiable:
-            return b""
+    with client_errors(path), contextlib.suppress(RequestRangeNotSatisfiable):
+        download = blob_of(path).download_as_bytes
+        return cast(bytes, download(start=start, end=last, checksum=checksum, retry=retries()))
+    return b""
 
 
 def blob_of(path: str) -> Any:
