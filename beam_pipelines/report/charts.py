@@ -103,12 +103,10 @@ def named_histogram(
         return Histogram(title, axis, [], [], [], f"no {title}")
     # Fewer ticks where their texts are long: "14.6 KB".
     parts = 2 if max(len(format_value(int(bound))) for bound in bounds) > 6 else 4
-    if bounds[-1] - bounds[0] > len(bins):
-        indices = sorted({len(bins) * index // parts for index in range(parts + 1)})
-        ticks = [(round(100 * index / len(bins), 2), format_value(int(bounds[index]))) for index in indices]
-    else:  # a value for each bar: the number is below its middle
-        indices = sorted({(len(bins) - 1) * index // parts for index in range(parts + 1)})
-        ticks = [(round(100 * (index + 0.5) / len(bins), 2), format_value(bins[index].low)) for index in indices]
+    # Where each bar has a single value, the number is below its middle, else at the left of the bar.
+    last, shift = (len(bins), 0.0) if bounds[-1] - bounds[0] > len(bins) else (len(bins) - 1, 0.5)
+    indices = sorted({last * index // parts for index in range(parts + 1)})
+    ticks = [(round(100 * (index + shift) / len(bins), 2), format_value(int(bounds[index]))) for index in indices]
     most = max(bar.total for bar in bins)
     levels = [(100.0, most), *([(percent(most // 2, most), most // 2)] if most > 1 else []), (0.0, 0)]
     low, middle, high = (

@@ -59,9 +59,8 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         details = error.details() if isinstance(error, grpc.Call) else error
         raise OSError(f"the connection to the engine was lost: {' '.join(str(details).split())}") from error
     except Exception as error:
-        if not isinstance(error, RuntimeError) and type(error).__name__ != "DataflowRuntimeException":
-            raise
-        _raise_as_said(error)
+        if isinstance(error, RuntimeError) or type(error).__name__ == "DataflowRuntimeException":
+            _raise_as_said(error)
         raise
 
 

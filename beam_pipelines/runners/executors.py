@@ -25,7 +25,7 @@ import resource
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -141,38 +141,31 @@ class _Pool(Executor):
     ) -> Generator[_Result, None, None]:
         flight = collections.deque[tuple[Future[_Result], int]]()
         submit = self._submitter(function)
-        with self._caller():
-            try:
-                for unit in units:
-                    size = num_bytes(unit)
-                    while not self._begin(size, len(flight)):
-                        yield self._take(flight)
-                    try:
-                        future = submit(unit)
-                    except BaseException:
-                        self._end(size)
-                        raise
-                    flight.append((future, size))
-                while flight:
-                    yield self._take(flight)
-            finally:
-                for future, size in flight:
-                    future.cancel()
-                    self._end(size)
-
-    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
-        raise NotImplementedError
-
-    @contextlib.contextmanager
-    def _caller(self) -> Iterator[None]:
         with self._room:
             self._num_callers += 1
         try:
-            yield
+            for unit in units:
+                size = num_bytes(unit)
+                while not self._begin(size, len(flight)):
+                    yield self._take(flight)
+                try:
+                    future = submit(unit)
+                except BaseException:
+                    self._end(size)
+                    raise
+                flight.append((future, size))
+            while flight:
+                yield self._take(flight)
         finally:
+            for future, size in flight:
+                future.cancel()
+                self._end(size)
             with self._room:
                 self._num_callers -= 1
                 self._room.notify_all()
+
+    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
+        raise NotImplementedError
 
     def _begin(self, size: int, num_own: int) -> bool:
         """Makes room for a unit; returns False if the caller, which has `num_own` in flight, has to take one first."""
@@ -182,7 +175,7 @@ class _Pool(Executor):
             return is_alone or (self._num_units < self._most and self._num_bytes + size <= self._most_bytes)
 
         with self._room:
-            share = max(-(-self._most // max(self._num_callers, 1)), 2)
+            share = max(-(-self._most // self._num_callers), 2)
             if num_own and (num_own >= share or not is_free()):
                 return False
             self._room.wait_for(is_free)
