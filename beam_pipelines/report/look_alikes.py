@@ -298,9 +298,9 @@ def _common_group(manifest: Manifest, columns: Columns, value: int) -> Group:
     """Returns the images that share a common hash, with examples that are evenly spread over them."""
     records = np.flatnonzero(columns.hashes == np.uint64(value))
     labels, splits = np.unique(columns.labels[records]), np.unique(columns.split_of(records))
-    shown = records[np.linspace(0, len(records) - 1, MAX_SHOWN_OF_COMMON).astype(int)]
+    some_records = records[np.linspace(0, len(records) - 1, MAX_SHOWN_OF_COMMON).astype(int)]
     return Group(
-        examples=list(read_examples(manifest, columns, shown.tolist()).values()),
+        examples=list(read_examples(manifest, columns, some_records.tolist()).values()),
         num_images=len(records),
         splits=[list(manifest.splits)[split] for split in splits],
         class_names=[columns.names(label, manifest) for label in labels],
