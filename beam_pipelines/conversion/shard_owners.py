@@ -57,7 +57,7 @@ def write_on_this_machine(
     owner = Owner(folder, options, -(-num_workers // num_owners))
     with Processes(num_owners, [UnitWriter.__module__]) as owners:
         for counts in owners.map_units(owner, shards):
-            phases.advance_writing(*counts)
+            phases.advance("writing", *counts)
 
 
 class WrittenShard(NamedTuple):

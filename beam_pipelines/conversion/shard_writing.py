@@ -217,7 +217,8 @@ def _num_writers(output: str, num_workers: int) -> int:
 
 
 def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, executor: Executor) -> None:
-    write_planned(shard, folder, options, executor, phases.advance_writing)  # the receipt is not kept in memory
+    # The receipt is not kept in memory.
+    write_planned(shard, folder, options, executor, lambda *counts: phases.advance("writing", *counts))
 
 
 def _wait(futures: list[Future[None]]) -> None:

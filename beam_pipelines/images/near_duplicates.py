@@ -33,8 +33,8 @@ import contextlib
 import hashlib
 import io
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -191,6 +191,21 @@ def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain_pairs: Mask | Non
     return np.concatenate(parts)
 
 
+def alike_pairs(pairs: Rows, samples: Mapping[int, npt.NDArray[Any]], hashes: Hashes) -> list[tuple[int, int]]:
+    """Returns those pairs of records whose pixels are alike; see alike().
+
+    Args:
+      pairs: [m, 2] numbers of the records.
+      samples: SAMPLE_SIDE x SAMPLE_SIDE gray values of each of them, by number.
+      hashes: Hashes of all records, in the order of their numbers.
+    """
+    numbers = np.unique(pairs)
+    pixels = np.array([samples[number] for number in numbers.tolist()], np.float32).reshape(-1, SAMPLE_SIDE**2)
+    plain_pairs = is_plain(hashes[pairs.ravel()]).reshape(-1, 2).any(axis=1)
+    is_alike = alike(pixels, np.searchsorted(numbers, pairs), plain_pairs)
+    return [(first, second) for first, second in pairs[is_alike].tolist()]
+
+
 def near_of_all(hashes: Hashes, numbers: Rows, limit: int = 100_000) -> tuple[NearPairs, Rows]:
     """Returns the pairs of near hashes, and the record numbers of the positions in these pairs.
 
@@ -244,17 +259,12 @@ def groups_of(pictures: list[Picture]) -> list[list[int]]:
         if (first := firsts.setdefault(entry.content, position)) != position
     ]
     numbers = np.array(list(firsts.values()), np.int64)
-    hashes = np.array([pictures[number].hash for number in numbers], np.uint64)
-    near, numbers = near_of_all(hashes, numbers, MOST_PAIRS)
+    hashes = np.array([entry.hash for entry in pictures], np.uint64)
+    near, numbers = near_of_all(hashes[numbers], numbers, MOST_PAIRS)
     for start in range(0, len(near.pairs), _PAIRS_AT_ONCE):
         chunk = numbers[near.pairs[start : start + _PAIRS_AT_ONCE]]
-        unique_numbers, places = np.unique(chunk, return_inverse=True)
-        samples = np.frombuffer(b"".join(pictures[number].grey for number in unique_numbers), np.uint8)
-        plain_sides = is_plain(np.array([pictures[number].hash for number in chunk.ravel()], np.uint64)).reshape(-1, 2)
-        is_match = alike(
-            samples.reshape(len(unique_numbers), -1).astype(np.float32), places.reshape(-1, 2), plain_sides.any(axis=1)
-        )
-        pairs += [(first, second) for first, second in chunk[is_match].tolist()]
+        samples = {number: np.frombuffer(pictures[number].grey, np.uint8) for number in np.unique(chunk).tolist()}
+        pairs += alike_pairs(chunk, samples, hashes)
     return group(pairs)
 
 
@@ -340,9 +350,9 @@ def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Row
 
 def _is_first_choice(different: Hashes, blocks: tuple[int, ...]) -> Mask:
     """Returns for which pairs `blocks` are the first of their equal bytes, so that every pair is counted once."""
-    earlier = [block for block in range(blocks[-1]) if block not in blocks] if blocks else []
-    checks: list[Mask] = [(different & _mask([block])) != 0 for block in earlier]
-    first: Mask = np.logical_and.reduce([np.ones(len(different), bool), *checks])
+    first: Mask = np.ones(len(different), bool)
+    for block in set(range(blocks[-1])).difference(blocks):
+        first &= (different & _mask([block])) != 0
     return first
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+_MAX_BARS = 40  # of a histogram
+_MAX_POINTS = 200  # of a curve
 
 
 class Bin(NamedTuple):
@@ -47,25 +49,24 @@ class Histogram(NamedTuple):
     text: str
 
 
-def edges(*counts: Ints, limit: int = 40) -> Ints:
-    """Returns the bounds of at most `limit` bars for several sets of values: bar i has edges[i] to edges[i + 1] - 1.
+def edges(*counts: Ints) -> Ints:
+    """Returns the bounds of at most _MAX_BARS bars for several sets of values: bar i has edges[i] to edges[i + 1] - 1.
 
-    If the values are within 10 * limit of one another, all bars count equally many whole numbers; otherwise, their
+    If the values are within 10 * _MAX_BARS of one another, all bars count equally many whole numbers; otherwise, their
     bounds have equal ratios, as sizes of photographs spread over powers of two.
 
     Args:
       counts: For each set, how often each of the values 0, 1, 2, … occurs.
-      limit: Maximum number of bars.
     """
     values = np.flatnonzero(sum(counts))
     if not len(values):
         return np.zeros(0, np.int64)
     low, end = int(values[0]), int(values[-1]) + 1
-    if end - low > 10 * limit:
-        bounds: Ints = np.unique(np.rint(np.geomspace(max(low, 1), end, limit + 1)).astype(np.int64))
+    if end - low > 10 * _MAX_BARS:
+        bounds: Ints = np.unique(np.rint(np.geomspace(max(low, 1), end, _MAX_BARS + 1)).astype(np.int64))
         bounds[0] = low
         return bounds
-    width = next(width for width in range(1, 12) if -(-end // width) - low // width <= limit)
+    width = next(width for width in range(1, 12) if -(-end // width) - low // width <= _MAX_BARS)
     return np.arange(low // width, -(-end // width) + 1, dtype=np.int64) * width
 
 
@@ -102,12 +103,10 @@ def named_histogram(
         return Histogram(title, axis, [], [], [], f"no {title}")
     # Fewer ticks where their texts are long: "14.6 KB".
     parts = 2 if max(len(format_value(int(bound))) for bound in bounds) > 6 else 4
-    if bounds[-1] - bounds[0] > len(bins):
-        indices = sorted({len(bins) * index // parts for index in range(parts + 1)})
-        ticks = [(round(100 * index / len(bins), 2), format_value(int(bounds[index]))) for index in indices]
-    else:  # a value for each bar: the number is below its middle
-        indices = sorted({(len(bins) - 1) * index // parts for index in range(parts + 1)})
-        ticks = [(round(100 * (index + 0.5) / len(bins), 2), format_value(bins[index].low)) for index in indices]
+    # Where each bar has a single value, the number is below its middle, else at the left of the bar.
+    last, shift = (len(bins), 0.0) if bounds[-1] - bounds[0] > len(bins) else (len(bins) - 1, 0.5)
+    indices = sorted({last * index // parts for index in range(parts + 1)})
+    ticks = [(round(100 * (index + shift) / len(bins), 2), format_value(int(bounds[index]))) for index in indices]
     most = max(bar.total for bar in bins)
     levels = [(100.0, most), *([(percent(most // 2, most), most // 2)] if most > 1 else []), (0.0, 0)]
     low, middle, high = (
@@ -133,12 +132,12 @@ def marks(values: Iterable[int], largest: int) -> list[float]:
     return sorted({round(percent(value, largest) * 2.5) / 2.5 for value in values})
 
 
-def curve(counts: Iterable[int], points: int = 200) -> str:
+def curve(counts: Iterable[int]) -> str:
     """Returns the points of an SVG polygon: the counts from the largest to the smallest, in a square of 100 x 100."""
     ordered = np.sort(np.fromiter(counts, np.int64))[::-1]
     if not len(ordered):
         return ""
-    ranks = np.unique(np.linspace(0, len(ordered) - 1, points).astype(int))
+    ranks = np.unique(np.linspace(0, len(ordered) - 1, _MAX_POINTS).astype(int))
     x, y = ranks * 100 / max(len(ordered) - 1, 1), 100 - ordered[ranks] * 100 / max(ordered[0], 1)
     line = " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(x, y, strict=True))
     return f"0,100 {line} 100,100"

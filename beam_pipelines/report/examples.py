@@ -8,21 +8,20 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from beam_pipelines import storage
 from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.report.index_columns import Columns, are_classes, read_rows
 from beam_pipelines.report.thumbnails import LARGE_SIDE, READS_IN_FLIGHT, SIDE, Thumbnail, thumbnail
 from beam_pipelines.runners.executors import map_in_threads
-from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
+from tpu_input.dataset_format.records import Manifest, decode, read_frames
 
-_NAMES = ["key", "label", "offset", "length", "height", "width", "sha256", "uri"]
+_NAMES = ["key", "offset", "length", "height", "width", "uri", "label"]
 T = TypeVar("T")
 
 
@@ -31,12 +30,10 @@ class Example(NamedTuple):
 
     Attributes:
       key: Key of the record.
-      label: Class index, 0-based.
       offset: Offset of the TFRecord in its shard, in bytes.
       length: Length of the TFRecord with its framing, in bytes.
       height: Height of the stored image, in pixels.
       width: Width of the stored image, in pixels.
-      sha256: Hex digest of the stored image.
       uri: Path or URI of the source; "" if the index does not tell it.
       shard: File name of the shard.
       split: Name of the split.
@@ -45,12 +42,10 @@ class Example(NamedTuple):
     """
 
     key: str
-    label: int
     offset: int
     length: int
     height: int
     width: int
-    sha256: str
     uri: str
     shard: str
     split: str
@@ -112,24 +107,17 @@ def _examples_of_shard(manifest: Manifest, columns: Columns, shard_numbers: tupl
     position, numbers = shard_numbers
     shard, split = columns.shards[position], list(manifest.splits)[columns.splits[position]]
     table = read_rows(manifest.path, shard, _NAMES, nullable=["uri"])
-    _check_places(manifest, shard, table)
-    table = table.take(np.array(numbers) - columns.starts[position])
-    return list(_rows(table, shard, split, manifest))
-
-
-def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
-    """Raises ValueError unless the offsets and lengths of an index fill its shard, and its labels are classes."""
     offsets, lengths = (table[name].to_numpy() for name in ("offset", "length"))
     if not shard.is_filled_by(offsets, lengths) or not are_classes(table.column(_NAMES.index("label")), manifest):
         raise ValueError(
             f"the index of {shard.name!r} does not match its shard; run: jpeg2tpu verify --repair {manifest.path}"
         )
-
-
-def _rows(table: pa.Table, shard: Shard, split: str, manifest: Manifest) -> Iterator[Example]:
-    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        names = manifest.label_kind.label_names(row[1], manifest.classes)
-        yield Example._make([*row[:-1], row[-1] or "", shard.name, split, names or "no class", None])
+    table = table.take(np.array(numbers) - columns.starts[position])
+    examples = []
+    for *values, uri, label in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        names = manifest.label_kind.label_names(label, manifest.classes)
+        examples.append(Example._make([*values, uri or "", shard.name, split, names or "no class", None]))
+    return examples
 
 
 def _read_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:

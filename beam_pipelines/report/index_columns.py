@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from tpu_input.dataset_format.records import Manifest, Shard
 from tpu_input.stored_images.check import NOT_DECODED
 
 Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
 _LONGEST_SIDE = 65_535  # pixels; JPEG's own limit
 SIZE_UNIT = 256  # bytes; records of 16 MB and more count as 16 MB
 
@@ -52,8 +53,8 @@ class Columns:
     splits: Ints
     labels: npt.NDArray[np.int32]
     sets: list[tuple[int, ...]]
-    hashes: npt.NDArray[np.uint64]
-    contents: npt.NDArray[np.uint64]
+    hashes: Hashes
+    contents: Hashes
     shorter_sides: Ints
     source_sides: Ints
     sizes: Ints
@@ -77,14 +78,6 @@ class Columns:
         return np.asarray(self.splits[self.shard_of(numbers)])
 
 
-class _Part(NamedTuple):
-    labels: list[tuple[int, ...]] | npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    contents: npt.NDArray[np.uint64]
-    counts: list[Ints]  # shorter_sides, source_sides, sizes
-    shapes: Ints
-
-
 def read_all(manifest: Manifest) -> Columns:
     """Returns the columns of a dataset.
 
@@ -103,14 +96,14 @@ def read_all(manifest: Manifest) -> Columns:
         ) from error
     is_set = manifest.label_kind.is_list
     sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
-    counts, shapes = np.zeros((3, _LONGEST_SIDE + 1), np.int64), np.zeros(3, np.int64)
+    counts = np.zeros((4, _LONGEST_SIDE + 1), np.int64)
     parts = map_in_threads(functools.partial(_read_part, manifest), shards, 4 * num_cores())
     for start, end, part in zip(starts, starts[1:], parts, strict=False):
-        hashes[start:end], contents[start:end] = part.hashes, part.contents
-        labels[start:end] = [sets.setdefault(classes, len(sets)) for classes in part.labels] if is_set else part.labels
-        for total, part_counts in zip(counts, part.counts, strict=True):
-            total[: len(part_counts)] += part_counts
-        shapes += part.shapes
+        part_labels, hashes[start:end], contents[start:end], part_counts = part
+        labels[start:end] = [sets.setdefault(classes, len(sets)) for classes in part_labels] if is_set else part_labels
+        for total, part_count in zip(counts, part_counts, strict=True):
+            total[: len(part_count)] += part_count
+    upright, square, wide = counts[3, :3].tolist()
     return Columns(
         shards=tuple(shards),
         starts=starts,
@@ -122,11 +115,15 @@ def read_all(manifest: Manifest) -> Columns:
         shorter_sides=counts[0],
         source_sides=counts[1],
         sizes=counts[2],
-        shapes=(int(shapes[0]), int(shapes[1]), int(shapes[2])),
+        shapes=(upright, square, wide),
     )
 
 
-def _read_part(manifest: Manifest, shard: Shard) -> _Part:
+def _read_part(manifest: Manifest, shard: Shard) -> tuple[Any, Hashes, Hashes, list[Ints]]:
+    """Returns labels, hashes and contents of a shard's records, and its shorter_sides, source_sides, sizes and shapes.
+
+    With several labels per image, the labels are tuples.
+    """
     sources = ["source_height", "source_width"]
     nullable = [*sources, *(["dhash"] if NOT_DECODED in manifest.num_noted else [])]
     table = read_rows(
@@ -140,17 +137,11 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
         )
     source_sizes = table.select(sources).drop_null()
     source_height, source_width = (column.to_numpy() for column in source_sizes.columns)
-    values = np.minimum(height, width), np.minimum(source_height, source_width), length // SIZE_UNIT
-    aspect = width / np.maximum(height, 1)
-    shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
+    shape = np.digitize(width / np.maximum(height, 1), [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
+    values = np.minimum(height, width), np.minimum(source_height, source_width), length // SIZE_UNIT, shape
     contents = _contents(manifest, shard, table["sha256"].to_pylist())
-    return _Part(
-        labels=labels,
-        hashes=_hashes(table["dhash"], contents),
-        contents=contents,
-        counts=[np.bincount(np.clip(column, 0, _LONGEST_SIDE)) for column in values],
-        shapes=np.bincount(shape, minlength=3),
-    )
+    counts = [np.bincount(np.clip(column, 0, _LONGEST_SIDE)) for column in values]
+    return labels, _hashes(table["dhash"], contents), contents, counts
 
 
 def are_classes(column: pa.ChunkedArray, manifest: Manifest) -> bool:
@@ -162,7 +153,7 @@ def are_classes(column: pa.ChunkedArray, manifest: Manifest) -> bool:
     return not values.null_count and (not len(values) or 0 <= limits["min"] <= limits["max"] < len(manifest.classes))
 
 
-def _hashes(dhash: pa.ChunkedArray, contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _hashes(dhash: pa.ChunkedArray, contents: Hashes) -> Hashes:
     """Returns the perceptual hashes; for an image which was not decoded, it is its content's hash.
 
     That is equal for images with the same bytes, and as far from any other hash as a random number.
@@ -172,7 +163,7 @@ def _hashes(dhash: pa.ChunkedArray, contents: npt.NDArray[np.uint64]) -> npt.NDA
     return np.where(dhash.is_null().to_numpy(), contents, dhash.fill_null(0).to_numpy().view(np.uint64))
 
 
-def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> npt.NDArray[np.uint64]:
+def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> Hashes:
     """Returns the first 64 bits of hex digests."""
     try:
         words = np.frombuffer(bytes.fromhex("".join(digest[:16] for digest in digests)), ">u8")

@@ -32,9 +32,8 @@ from tpu_input.dataset_format.parquet_footer import ColumnChunk, column_chunks
 from tpu_input.dataset_format.records import Manifest
 
 MAX_SHOWN_LABELS = 100  # records on the page; the file has all
-_METADATA_KEY = (
-    b"jpeg2tpu.predictions"  # of the file: what the predictions depend on, with the model's classes, as JSON
-)
+# Of the file: what the predictions depend on, with the model's classes, as JSON.
+_METADATA_KEY = b"jpeg2tpu.predictions"
 _BATCH_ROWS = 4096
 _MAX_KEY_BYTES = 1 << 16
 _SLACK = 1e-3  # a probability in float16 or float32 may be this much larger than 1
@@ -109,29 +108,25 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
     """
     if manifest.label_kind.is_list:
         raise ValueError(f"--predictions needs a dataset with one label an image, unlike {manifest.path!r}")
-    numbers = {key: number for number, key in enumerate(_keys(manifest, columns))}
+    shard_tables = (read_rows(manifest.path, shard, ["key"]) for shard in columns.shards)
+    record_keys = [key for table in shard_tables for key in table.column(0).to_pylist()]
+    numbers = {key: number for number, key in enumerate(record_keys)}
     is_compared = np.zeros(len(numbers), bool)
     records: list[WrongLabel] = []
     num_unknown = num_unknown_classes = 0
     for path in paths:
-        model_positions: npt.NDArray[np.int64] | None = None
-        for classes, keys, probabilities in _read(path, manifest):
-            if model_positions is None:
-                positions = {name: position for position, name in enumerate(classes)}
-                model_positions = np.array([positions.get(name, -1) for name in manifest.classes])
-                common = np.flatnonzero(model_positions >= 0)  # the dataset's labels that the model has, too
-                if not len(common):
-                    raise ValueError(f"{path!r} has predictions of other classes than {manifest.path!r}")
+        for model_positions, keys, probabilities in _read(path, manifest):
+            common = np.flatnonzero(model_positions >= 0)  # the dataset's labels that the model has, too
+            if not len(common):
+                raise ValueError(f"{path!r} has predictions of other classes than {manifest.path!r}")
             places = np.array([numbers.get(key, -1) for key in keys], np.int64)
             mask = places >= 0
             num_unknown += int((~mask).sum())
             places, probabilities = places[mask], probabilities[mask]
-            if is_compared[places].any() or len(np.unique(places)) < len(places):
-                twice = next(
-                    key
-                    for key in keys
-                    if (place := numbers.get(key, -1)) >= 0 and (is_compared[place] or keys.count(key) > 1)
-                )
+            _, inverse, counts = np.unique(places, return_inverse=True, return_counts=True)
+            is_repeated = is_compared[places] | (counts[inverse] > 1)
+            if is_repeated.any():
+                twice = record_keys[places[is_repeated.argmax()]]
                 raise ValueError(f"{path!r} has a second prediction of {twice!r}; give one for each record")
             is_compared[places] = True
             labels = columns.labels[places]
@@ -140,22 +135,17 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
             places, labels, probabilities = places[usable], labels[usable], probabilities[usable]
             common_probabilities = probabilities[:, model_positions[common]]
             predicted = common[common_probabilities.argmax(axis=1)]
-            best, actual = (
-                common_probabilities.max(axis=1),
-                probabilities[np.arange(len(labels)), model_positions[labels]],
-            )
-            wrong = np.flatnonzero(best > actual)
-            names = [key for key, is_known in zip(keys, mask, strict=True) if is_known]
-            names = [name for name, is_usable in zip(names, usable, strict=True) if is_usable]
+            best = common_probabilities.max(axis=1)
+            actual = probabilities[np.arange(len(labels)), model_positions[labels]]
             records += [
                 WrongLabel(
-                    names[index],
+                    record_keys[places[index]],
                     int(places[index]),
                     manifest.classes[predicted[index]],
                     float(best[index]),
                     float(actual[index]),
                 )
-                for index in wrong.tolist()
+                for index in np.flatnonzero(best > actual).tolist()
             ]
     if not is_compared.any():
         raise ValueError(f"{', '.join(map(repr, paths))}: no prediction is of a record of {manifest.path!r}")
@@ -168,23 +158,23 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
     )
 
 
-def _keys(manifest: Manifest, columns: Columns) -> Iterator[str]:
-    for shard in columns.shards:
-        yield from read_rows(manifest.path, shard, ["key"]).column(0).to_pylist()
+def _read(path: str, manifest: Manifest) -> Iterator[tuple[npt.NDArray[np.int64], list[str], Probabilities]]:
+    """Yields a file of predictions batch by batch: [N] keys, and [N, the model's classes] probabilities.
 
-
-def _read(path: str, manifest: Manifest) -> Iterator[tuple[tuple[str, ...], list[str], Probabilities]]:
-    """Yields (the model's classes, [N] keys, [N, classes] probabilities) of a file of predictions, batch by batch."""
+    The first of the three is the same for all: the position of each of the manifest's classes among the model's, or -1.
+    """
     path = storage.absolute(path)
     try:
         with storage.open_file(path) as file:
             parquet = pq.ParquetFile(file)
             classes = _classes(parquet, manifest)
             _check(parquet.schema_arrow, column_chunks(file), len(classes))
+            by_name = {name: position for position, name in enumerate(classes)}
+            positions = np.array([by_name.get(name, -1) for name in manifest.classes], np.int64)
             # Dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
             parquet = pq.ParquetFile(file, read_dictionary=["key"])
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=["key", "probabilities"], use_threads=False):
-                yield classes, _texts(batch.column("key")), _matrix(batch.column("probabilities"), len(classes))
+                yield positions, _texts(batch.column("key")), _matrix(batch.column("probabilities"), len(classes))
     except (FileNotFoundError, storage.Unavailable):
         raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -205,11 +195,7 @@ def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _check(schema: pa.Schema, chunks: list[ColumnChunk], num_classes: int) -> None:
-    """Checks types and sizes of the columns, before any row is loaded.
-
-    Raises:
-      ValueError: A column is missing, of another type, or larger than its rows can be.
-    """
+    """Raises ValueError if a column is missing, of another type, or larger than its rows can be; loads no row."""
     if missing := [name for name in ("key", "probabilities") if schema.names.count(name) != 1]:
         raise ValueError(f"it has no column {' and no column '.join(missing)}")
     key, probabilities = schema.field("key").type, schema.field("probabilities").type

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from beam_pipelines.images import near_duplicates
-from beam_pipelines.images.near_duplicates import SAMPLE_SIDE, Mask, NearPairs, Rows
+from beam_pipelines.images.near_duplicates import Mask, NearPairs, Rows
 from beam_pipelines.report.examples import Example, read_examples, read_samples
 from beam_pipelines.report.index_columns import Columns
 from tpu_input.dataset_format.records import Manifest
@@ -122,10 +121,6 @@ class Contents:
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return np.asarray(self._order[np.repeat(self._starts[sets], sizes) + within])
 
-    def set_of(self, firsts: Rows) -> Rows:
-        """Returns the positions of the sets whose smallest record numbers are `firsts`."""
-        return np.searchsorted(self.firsts, firsts)
-
 
 class _RecordGroup(NamedTuple):
     """A group whose images are not read yet: numbers of its records, and positions of its splits and classes."""
@@ -153,7 +148,8 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     pairs = _first_pairs(numbers[near.pairs], near, columns)
     samples = read_samples(manifest, columns, pairs.ravel().tolist())
     pairs = pairs[np.isin(pairs, list(samples)).all(axis=1)]
-    near_sets = [contents.set_of(np.array(group)) for group in near_duplicates.group(_alike(pairs, samples, columns))]
+    near_firsts = near_duplicates.group(near_duplicates.alike_pairs(pairs, samples, columns.hashes))
+    near_sets = [np.searchsorted(contents.firsts, firsts) for firsts in near_firsts]
     repeated = np.flatnonzero(contents.sizes > 1)
     alone = np.setdiff1d(repeated, np.concatenate([repeated[:0], *near_sets]))
     near_groups = [_record_group(sets, contents, columns) for sets in near_sets]
@@ -212,7 +208,7 @@ def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
         chunk = pairs[start : start + MAX_READ]
         samples = read_samples(manifest, columns, chunk.ravel().tolist())
         readable = np.isin(chunk, list(samples)).all(axis=1)
-        alike_pairs = set(_alike(chunk[readable], samples, columns))
+        alike_pairs = set(near_duplicates.alike_pairs(chunk[readable], samples, columns.hashes))
         for (first, second), distance in zip(chunk.tolist(), near.distances[start : start + MAX_READ], strict=True):
             if (first, second) in alike_pairs:
                 yield Pair(first, second, int(distance), False)
@@ -229,15 +225,6 @@ def _first_pairs(pairs: Rows, near: NearPairs, columns: Columns) -> Rows:
     images, first_seen = np.unique(pairs, return_index=True)
     first: Rows = images[np.argsort(first_seen)[:MAX_READ]]
     return np.asarray(pairs[np.isin(pairs, first).all(axis=1)])
-
-
-def _alike(pairs: Rows, samples: dict[int, npt.NDArray[np.float32]], columns: Columns) -> list[tuple[int, int]]:
-    """Returns the pairs whose pixels are alike; see near_duplicates.alike()."""
-    numbers = np.unique(pairs)
-    pixels = np.array([samples[number] for number in numbers.tolist()], np.float32).reshape(-1, SAMPLE_SIDE**2)
-    plain_pairs = near_duplicates.is_plain(columns.hashes[pairs.ravel()]).reshape(-1, 2).any(axis=1)
-    alike_pairs = pairs[near_duplicates.alike(pixels, np.searchsorted(numbers, pairs), plain_pairs)]
-    return [(first, second) for first, second in alike_pairs.tolist()]
 
 
 def _danger(sets: Rows, contents: Contents, columns: Columns) -> tuple[Mask, Mask]:
@@ -283,15 +270,7 @@ def _counts_of_sets(sets: Rows, contents: Contents, columns: Columns) -> Counts:
 def _groups(
     groups: list[_RecordGroup], limit: int, manifest: Manifest, columns: Columns, pictures: bool = True
 ) -> list[Group]:
-    """Returns the groups with up to `limit` examples of each.
-
-    Args:
-      groups: The groups.
-      limit: Maximum number of examples per group.
-      manifest: Manifest of the dataset.
-      columns: Columns of the dataset's indexes.
-      pictures: Whether the examples have thumbnails.
-    """
+    """Returns the groups with up to `limit` examples of each; with `pictures`, these have thumbnails."""
     numbers_by_group = [_varied(group.records, columns)[:limit].tolist() for group in groups]
     large = frozenset(number for numbers in numbers_by_group for number in numbers[:MAX_LARGE])
     examples = read_examples(manifest, columns, itertools.chain.from_iterable(numbers_by_group), pictures, large)
@@ -315,19 +294,14 @@ def _varied(records: Rows, columns: Columns) -> Rows:
     return np.asarray(records[np.concatenate([first, np.setdiff1d(np.arange(len(records)), first)])])
 
 
-def _some(manifest: Manifest, columns: Columns, mask: Mask, count: int) -> list[Example]:
-    """Returns at most `count` of the records that `mask` selects, evenly spread over them."""
-    numbers = np.flatnonzero(mask)
-    spread = numbers[np.unique(np.linspace(0, max(len(numbers) - 1, 0), min(count, len(numbers))).astype(int))]
-    return list(read_examples(manifest, columns, spread.tolist()).values())
-
-
 def _common_group(manifest: Manifest, columns: Columns, value: int) -> Group:
-    mask = columns.hashes == np.uint64(value)
-    labels, splits = np.unique(columns.labels[mask]), np.unique(columns.split_of(np.flatnonzero(mask)))
+    """Returns the images that share a common hash, with examples that are evenly spread over them."""
+    records = np.flatnonzero(columns.hashes == np.uint64(value))
+    labels, splits = np.unique(columns.labels[records]), np.unique(columns.split_of(records))
+    some_records = records[np.linspace(0, len(records) - 1, MAX_SHOWN_OF_COMMON).astype(int)]
     return Group(
-        examples=_some(manifest, columns, mask, MAX_SHOWN_OF_COMMON),
-        num_images=int(mask.sum()),
+        examples=list(read_examples(manifest, columns, some_records.tolist()).values()),
+        num_images=len(records),
         splits=[list(manifest.splits)[split] for split in splits],
         class_names=[columns.names(label, manifest) for label in labels],
     )

@@ -25,7 +25,7 @@ class Note(NamedTuple):
 
     text: str
     section: str
-    grave: bool
+    grave: bool = False
 
 
 def notes(
@@ -91,27 +91,23 @@ def _look_alike_notes(look_alikes: LookAlikes) -> Iterator[Note]:
         yield Note(
             f"{_groups(look_alikes.all.groups)} within one split and one class: these images count more than once.",
             "look-alikes",
-            False,
         )
     if count := look_alikes.num_near - look_alikes.num_compared:
         yield Note(
             f"{count:,} of {look_alikes.num_near:,} pairs of images that may look alike were not compared by their "
             "pixels, so there may be more look-alikes than were found.",
             "look-alikes",
-            False,
         )
     if count := look_alikes.num_crowded:
         yield Note(
             f"{count:,} images resemble so many others that they were not compared with all of them.",
             "look-alikes",
-            False,
         )
     if count := look_alikes.num_common:
         yield Note(
             f"{count:,} images each look like a great many others: check whether they are blank pages or placeholders "
             "for missing pictures.",
             "look-alikes",
-            False,
         )
 
 
@@ -121,9 +117,7 @@ def _groups(count: int) -> str:
 
 def _class_notes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
     if manifest.num_labels:
-        yield Note(
-            "Images may have several classes or none; an image counts for each of its classes.", "classes", False
-        )
+        yield Note("Images may have several classes or none; an image counts for each of its classes.", "classes")
     for name, split in splits.items():
         if absent := [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]:
             names = ", ".join(f"“{shortened(class_name, 30)}”" for class_name in absent[:3])
@@ -135,7 +129,6 @@ def _class_notes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[No
         yield Note(
             f"The largest class has {totals.max() / totals.min():,.0f} times as many examples as the smallest.",
             "classes",
-            False,
         )
 
 
@@ -147,5 +140,4 @@ def _rejection_notes(manifest: Manifest) -> Iterator[Note]:
             + ", ".join(f"{reason} {number:,}" for reason, number in manifest.num_rejected.items())
             + ".",
             "rejected",
-            False,
         )

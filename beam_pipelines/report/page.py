@@ -21,11 +21,10 @@ import datetime
 import hashlib
 import importlib.resources
 import io
-import itertools
 import os
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jinja2
@@ -134,20 +133,12 @@ def write_pairs(dataset: str, path: str) -> int:
 
     groups = near_duplicates.group(pair[:2] for pair in pairs)
     keys_to_keep = {number: examples[min(members, key=rank)].key for members in groups for number in members}
-    rows = [
-        {
-            "key_a": (a := examples[pair.first]).key,
-            "key_b": (b := examples[pair.second]).key,
-            "split_a": a.split,
-            "split_b": b.split,
-            "class_a": a.class_name,
-            "class_b": b.class_name,
-            "distance": pair.distance,
-            "identical": pair.is_identical,
-            "kept": keys_to_keep[pair.first],
-        }
-        for pair in pairs
-    ]
+    rows = []
+    for first, second, distance, is_identical in pairs:
+        a, b = examples[first], examples[second]
+        names = (a.key, b.key, a.split, b.split, a.class_name, b.class_name)
+        row = (*names, distance, is_identical, keys_to_keep[first])
+        rows.append(dict(zip(_PAIRS.names, row, strict=True)))
     content = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, _PAIRS), content)
     with storage.create(storage.absolute(path)) as file:
@@ -265,28 +256,9 @@ def _histograms(columns: Columns) -> list[charts.Histogram]:
 
 
 def _bytes_histogram(columns: Columns) -> charts.Histogram:
-    def format_size(units: int) -> str:
-        return size(units * SIZE_UNIT)
-
-    return charts.named_histogram(
-        "records", "size in the shard", columns.sizes, charts.edges(columns.sizes), format_size
-    )
-
-
-class ClassRow(NamedTuple):
-    """One class.
-
-    Attributes:
-      label: Class index, 0-based.
-      name: Name of the class.
-      num_examples: Number of examples in all splits.
-      bars: (number of examples, percent of the split's largest class) for each split that is shown.
-    """
-
-    label: int
-    name: str
-    num_examples: int
-    bars: list[tuple[int, float]]
+    sizes = columns.sizes
+    bounds = charts.edges(sizes)
+    return charts.named_histogram("records", "size in the shard", sizes, bounds, lambda units: size(units * SIZE_UNIT))
 
 
 def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
@@ -297,12 +269,15 @@ def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
     return [*ordered[: limit // 2], *ordered[len(ordered) - limit // 2 :]]
 
 
-def _class_rows(manifest: Manifest, splits: dict[str, Split], totals: Sequence[int]) -> list[ClassRow]:
+def _class_rows(
+    manifest: Manifest, splits: dict[str, Split], totals: Sequence[int]
+) -> list[tuple[int, str, list[tuple[int, float]]]]:
+    """Returns (label, name, (examples, percent of the largest class) in each split) of the classes in the chart."""
     rows = []
     for label in chosen_classes(totals, MAX_CLASSES):
         counts = [(split.class_counts[label], max(split.class_counts)) for split in splits.values()]
         bars = [(count, charts.percent(count, largest)) for count, largest in counts]
-        rows.append(ClassRow(label, manifest.classes[label], totals[label], bars))
+        rows.append((label, manifest.classes[label], bars))
     return rows
 
 
@@ -345,45 +320,30 @@ def _shard_rows(manifest: Manifest, splits: dict[str, Split]) -> list[ShardRow]:
     ]
 
 
-class ClassExamples(NamedTuple):
-    """Some examples of a class.
-
-    Attributes:
-      name: Name of the class.
-      num_examples: Number of its examples in all splits.
-      splits: (name, examples) of each split that has some.
-    """
-
-    name: str
-    num_examples: int
-    splits: list[tuple[str, list[Example]]]
-
-
 def _class_examples(
     manifest: Manifest, columns: Columns, splits: dict[str, Split], totals: Sequence[int]
-) -> list[ClassExamples]:
-    """Returns examples of the classes that are shown, equally many of each split, if it has as many."""
-    positions = [list(manifest.splits).index(name) for name in splits]
+) -> list[tuple[str, int, list[tuple[str, list[Example]]]]]:
+    """Returns (class, number of its examples, (split, some of them) of each split that has any) of some classes.
+
+    Equally many are of each split, if it has as many.
+    """
+    positions = {name: list(manifest.splits).index(name) for name in splits}
     per_split = MAX_EXAMPLES // max(len(positions), 1)
 
-    def select_numbers(label: int) -> Iterator[list[int]]:
+    def select_numbers(label: int) -> dict[str, list[int]]:
         numbers = columns.class_records(label)
         record_splits = columns.split_of(numbers)
-        for position in positions:
-            yield numbers[record_splits == position][:per_split].tolist()  # records are already ordered by a hash
+        # Records are already ordered by a hash.
+        return {name: numbers[record_splits == position][:per_split].tolist() for name, position in positions.items()}
 
-    selected = {label: list(select_numbers(label)) for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)}
-    numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(selected.values()))
+    selected = {label: select_numbers(label) for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)}
+    numbers = [number for by_split in selected.values() for group in by_split.values() for number in group]
     examples = read_examples(manifest, columns, numbers)
     return [
-        ClassExamples(
+        (
             manifest.classes[label],
             totals[label],
-            [
-                (name, [examples[number] for number in group])
-                for name, group in zip(splits, by_split, strict=True)
-                if group
-            ],
+            [(name, [examples[number] for number in group]) for name, group in by_split.items() if group],
         )
         for label, by_split in selected.items()
     ]

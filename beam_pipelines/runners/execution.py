@@ -21,9 +21,6 @@ _MEANT_FOR_USERS = re.compile(
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 
-# Beam's DirectRunner hands over to this one, but first tries to download another.
-_RUNNERS = {"DirectRunner": "FnApiRunner"}
-
 
 def options_of(runner: str, flags: Sequence[str] = ()) -> PipelineOptions:
     """Returns the options of a Beam runner.
@@ -32,7 +29,9 @@ def options_of(runner: str, flags: Sequence[str] = ()) -> PipelineOptions:
       runner: Name of the runner; DirectRunner runs in this process.
       flags: Its other flags.
     """
-    return PipelineOptions([f"--runner={_RUNNERS.get(runner, runner)}", *flags])
+    # Beam's DirectRunner hands over to this one, but first tries to download another.
+    runner = "FnApiRunner" if runner == "DirectRunner" else runner
+    return PipelineOptions([f"--runner={runner}", *flags])
 
 
 # Messages of runners that submit a job to an engine, for a failed job.
@@ -57,17 +56,12 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
     except OSError as error:
         raise OSError(_STEP.sub("", str(error))) from error
     except grpc.RpcError as error:
-        raise OSError(f"the connection to the engine was lost: {_line(error)}") from error
+        details = error.details() if isinstance(error, grpc.Call) else error
+        raise OSError(f"the connection to the engine was lost: {' '.join(str(details).split())}") from error
     except Exception as error:
-        if not isinstance(error, RuntimeError) and type(error).__name__ != "DataflowRuntimeException":
-            raise
-        _raise_as_said(error)
+        if isinstance(error, RuntimeError) or type(error).__name__ == "DataflowRuntimeException":
+            _raise_as_said(error)
         raise
-
-
-def _line(error: grpc.RpcError) -> str:
-    details = error.details() if isinstance(error, grpc.Call) else error
-    return " ".join(str(details).split())
 
 
 def submit(options: PipelineOptions, build: Callable[[beam.Pipeline], None]) -> str:

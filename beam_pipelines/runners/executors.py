@@ -25,10 +25,9 @@ import resource
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from beam_pipelines.runners import worker_process
 
@@ -55,8 +54,11 @@ class Executor(Protocol):
     num_workers: int
     num_processes: int
 
-    def __enter__(self) -> Executor: ...
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Lets map_units() in other threads end with CancelledError, without what they have in flight."""
@@ -89,7 +91,7 @@ class Executor(Protocol):
         """
 
 
-class Inline:
+class Inline(Executor):
     """Calls functions in the caller's thread."""
 
     num_workers = num_processes = 1
@@ -97,12 +99,6 @@ class Inline:
     def __init__(self, units_per_worker: int = 2) -> None:
         """Makes the executor; so many units are begun before the first of them is in work."""
         self._units_per_worker, self._is_closed = units_per_worker, False
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         self._is_closed = True
@@ -127,7 +123,7 @@ class Inline:
         return function(argument)
 
 
-class _Pool:
+class _Pool(Executor):
     """What Threads and Processes share: the number and the bytes of the units in flight, and the order of results."""
 
     def __init__(self, num_workers: int, units_per_worker: int = _IN_FLIGHT, unit_bytes: int = UNIT_BYTES) -> None:
@@ -145,38 +141,31 @@ class _Pool:
     ) -> Generator[_Result, None, None]:
         flight = collections.deque[tuple[Future[_Result], int]]()
         submit = self._submitter(function)
-        with self._caller():
-            try:
-                for unit in units:
-                    size = num_bytes(unit)
-                    while not self._begin(size, len(flight)):
-                        yield self._take(flight)
-                    try:
-                        future = submit(unit)
-                    except BaseException:
-                        self._end(size)
-                        raise
-                    flight.append((future, size))
-                while flight:
-                    yield self._take(flight)
-            finally:
-                for future, size in flight:
-                    future.cancel()
-                    self._end(size)
-
-    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
-        raise NotImplementedError
-
-    @contextlib.contextmanager
-    def _caller(self) -> Iterator[None]:
         with self._room:
             self._num_callers += 1
         try:
-            yield
+            for unit in units:
+                size = num_bytes(unit)
+                while not self._begin(size, len(flight)):
+                    yield self._take(flight)
+                try:
+                    future = submit(unit)
+                except BaseException:
+                    self._end(size)
+                    raise
+                flight.append((future, size))
+            while flight:
+                yield self._take(flight)
         finally:
+            for future, size in flight:
+                future.cancel()
+                self._end(size)
             with self._room:
                 self._num_callers -= 1
                 self._room.notify_all()
+
+    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
+        raise NotImplementedError
 
     def _begin(self, size: int, num_own: int) -> bool:
         """Makes room for a unit; returns False if the caller, which has `num_own` in flight, has to take one first."""
@@ -186,7 +175,7 @@ class _Pool:
             return is_alone or (self._num_units < self._most and self._num_bytes + size <= self._most_bytes)
 
         with self._room:
-            share = max(-(-self._most // max(self._num_callers, 1)), 2)
+            share = max(-(-self._most // self._num_callers), 2)
             if num_own and (num_own >= share or not is_free()):
                 return False
             self._room.wait_for(is_free)
@@ -224,10 +213,7 @@ class Threads(_Pool):
         super().__init__(num_threads, units_per_worker, unit_bytes)
         self._threads = ThreadPoolExecutor(num_threads)
 
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
         self._threads.shutdown()
 
@@ -336,10 +322,7 @@ class Processes(_Pool):
             self._selector.close()
             raise
 
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
         self._receiver.join()
         self._process.wait()

@@ -17,6 +17,7 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -54,6 +55,8 @@ def check(options: PipelineOptions, paths: Sequence[str]) -> None:
     if engine in ("", "dataflow", "prism"):  # other job servers accept flags that Beam's Python does not know
         _check_flags(options)
     if engine:
+        if options.view_as(beam_flags.PortableOptions).job_endpoint and engine != "dataflow":
+            engine = "portable"
         checks = {"dataflow": _check_dataflow, "portable": _check_portable, "prism": _check_prism}
         checks.get(engine, _check_jar)(options)
         _check_paths(options, paths)
@@ -129,9 +132,6 @@ def _check_portable(options: PipelineOptions) -> None:
 
 def _check_prism(options: PipelineOptions) -> None:
     """Raises ValueError if there is no Prism, Beam's runner in Go, and Beam cannot download it either."""
-    if options.view_as(beam_flags.PortableOptions).job_endpoint:
-        _check_portable(options)
-        return
     location = options.view_as(beam_flags.PrismRunnerOptions).prism_location
     try:
         if location and "://" not in location and not os.path.isfile(location):
@@ -147,17 +147,15 @@ def _check_prism(options: PipelineOptions) -> None:
 
 
 def _check_jar(options: PipelineOptions) -> None:
-    """Raises ValueError if the job server of a Flink or Spark runner neither runs nor can be started."""
+    """Raises ValueError if the job server of a Flink or Spark runner cannot be started."""
     engine = name_of(options).capitalize()
-    if options.view_as(beam_flags.PortableOptions).job_endpoint:
-        _check_portable(options)
-        return
     java = options.view_as(beam_flags.JobServerOptions).job_server_java_launcher
-    if not shutil.which(java) and not _submits_jar(options):
+    # A jar with everything is submitted through the cluster's REST API, without a job server.
+    if not shutil.which(java) and not _engine_flag(options, "submit_uber_jar"):
         raise ValueError(
             f"{engine}Runner starts a job server, which needs Java, but {java!r} was not found; install a JRE"
         )
-    jar = _jar(options)
+    jar = _engine_flag(options, "job_server_jar")
     if jar and "://" not in jar and not os.path.exists(jar):
         raise ValueError(f"--{engine.lower()}_job_server_jar={jar} does not exist (docs/clusters.md)")
     try:
@@ -174,9 +172,14 @@ def _check_jar(options: PipelineOptions) -> None:
 
 
 def _master(options: PipelineOptions) -> str:
-    if name_of(options) == "flink":
-        return str(options.view_as(beam_flags.FlinkRunnerOptions).flink_master)
-    return str(options.view_as(beam_flags.SparkRunnerOptions).spark_master_url)
+    return str(_engine_flag(options, "master" if name_of(options) == "flink" else "master_url"))
+
+
+def _engine_flag(options: PipelineOptions, name: str) -> Any:
+    """Returns the value of --flink_NAME or --spark_NAME, as the engine has it."""
+    engine = name_of(options)
+    kind = beam_flags.FlinkRunnerOptions if engine == "flink" else beam_flags.SparkRunnerOptions
+    return getattr(options.view_as(kind), f"{engine}_{name}")
 
 
 def _check_answers(flag: str, address: str, advice: str) -> None:
@@ -187,19 +190,6 @@ def _check_answers(flag: str, address: str, advice: str) -> None:
         socket.create_connection((match[1], int(match[2])), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ValueError(f"nothing answers at {flag}={address} ({_line(error)}); {advice}") from error
-
-
-def _jar(options: PipelineOptions) -> str:
-    if name_of(options) == "flink":
-        return options.view_as(beam_flags.FlinkRunnerOptions).flink_job_server_jar or ""
-    return options.view_as(beam_flags.SparkRunnerOptions).spark_job_server_jar or ""
-
-
-def _submits_jar(options: PipelineOptions) -> bool:
-    """Returns whether the job is submitted as a jar through the cluster's REST API, without a job server."""
-    if name_of(options) == "flink":
-        return bool(options.view_as(beam_flags.FlinkRunnerOptions).flink_submit_uber_jar)
-    return bool(options.view_as(beam_flags.SparkRunnerOptions).spark_submit_uber_jar)
 
 
 def _is_beside_the_files(options: PipelineOptions) -> bool:

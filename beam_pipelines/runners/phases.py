@@ -170,12 +170,6 @@ def advance(phase: str, count: int = 1, num_bytes: int = 0, num_rejected: int = 
         _display.advance(phase, count, num_bytes, num_rejected)
 
 
-def reach(phase: str, count: int, num_bytes: int = 0, num_rejected: int = 0) -> None:
-    """Shows these totals of a phase."""
-    if _display:
-        _display.reach(phase, count, None, num_bytes, num_rejected)
-
-
 def count_units(phase: str, number: int = 1) -> None:
     """Counts units of a phase: here, and in Beam's counter if this may be a step of a pipeline."""
     advance(phase, number)
@@ -183,17 +177,12 @@ def count_units(phase: str, number: int = 1) -> None:
         counter(phase).inc(number)
 
 
-def advance_writing(num_inputs: int, num_bytes: int, num_rejected: int) -> None:
-    """Counts inputs that were written, or rejected, on this machine."""
-    advance("writing", num_inputs, num_bytes, num_rejected)
-
-
 def count(num_inputs: int, num_bytes: int, num_rejected: int) -> None:
     """Counts inputs of a Beam pipeline: how many there were, the bytes written for them, and how many were rejected."""
     counter("records").inc(num_inputs - num_rejected)
     counter("rejected").inc(num_rejected)
     counter("bytes_written").inc(num_bytes)
-    advance_writing(num_inputs, num_bytes, num_rejected)
+    advance("writing", num_inputs, num_bytes, num_rejected)
 
 
 @functools.cache

@@ -72,9 +72,8 @@ def _modules(installed: importlib.metadata.Distribution) -> Iterator[tuple[str, 
 
 
 def _metadata(installed: importlib.metadata.Distribution, info: str) -> Iterator[tuple[str, bytes]]:
-    metadata = installed.read_text("METADATA") or installed.read_text(
-        "PKG-INFO"
-    )  # PKG-INFO: name of the file in the egg-info of a source tree
+    # In the egg-info of a source tree, the file has the other name.
+    metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO")
     for name, text in (
         ("METADATA", _pinned(metadata or "")),
         ("top_level.txt", installed.read_text("top_level.txt")),

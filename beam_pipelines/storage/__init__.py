@@ -20,8 +20,7 @@ from contextlib import AbstractContextManager
 from typing import IO, NamedTuple, Protocol, TypeVar, cast
 
 from beam_pipelines.storage import local
-from beam_pipelines.storage.errors import Changed as Changed
-from beam_pipelines.storage.errors import Unavailable as Unavailable
+from beam_pipelines.storage.pieces import Headers, in_pieces
 from tpu_input.command_line.paths import Unclear
 from tpu_input.command_line.paths import absolute as absolute
 from tpu_input.dataset_format.records import IMAGE_KEY, image_of
@@ -37,20 +36,31 @@ DELAYS = (0.25, 1.0, 4.0)
 _Result = TypeVar("_Result")
 
 
+class Unavailable(OSError):
+    """A read or write failed because of the storage, not because of the file: a retry may succeed."""
+
+
+class Changed(ValueError):
+    """A file has changed since it was listed."""
+
+
 class Files(Protocol):
     """Interface of a storage backend; the functions with the same names in this module document the methods."""
 
-    def check(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
-    def is_link(self, path: str) -> bool: ...
     def list_files(self, root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]: ...
     def list_level(self, root: str, folder: str) -> Iterator[tuple[str, int, int]]: ...
     def look(self, path: str) -> tuple[int, int]: ...
-    def open_file(self, path: str) -> IO[bytes]: ...
-    def open_headers(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
     def written_at(self, path: str, version: int, or_copied: bool) -> float: ...
-    def replaceable(self, path: str) -> int: ...
+
+
+class Objects(Files, Protocol):
+    """Interface of a storage backend for URIs."""
+
+    def check(self, path: str) -> None: ...
+    def ranged(self, path: str) -> tuple[int, Callable[[int, int], bytes]]:
+        """Returns the size of a file, and a function of (start, end) that returns these bytes of it."""
 
 
 class WritableFiles(Files, Protocol):
@@ -108,9 +118,11 @@ def _store(path: str) -> Store | None:
 
 
 def _files(path: str) -> Files:
-    """Returns the storage backend for `path`; imported on first use, as all but the local one are slow to import."""
-    if not is_uri(path):
-        return local
+    return _objects(path) if is_uri(path) else local
+
+
+def _objects(path: str) -> Objects:
+    """Returns the storage backend for a URI; imported on first use, as it is slow to import."""
     store = _store(path)
     if store is None:
         raise ValueError(f"{path!r} cannot be read, only {readable()}; mount other storage as a local folder")
@@ -118,7 +130,7 @@ def _files(path: str) -> Files:
         module = importlib.import_module(f"beam_pipelines.storage.{store.module}")
     except ImportError as error:
         raise ValueError(f"{path!r} needs {store.packages} ({error}); run: {store.install}") from error
-    return cast(Files, module)
+    return cast(Objects, module)
 
 
 def _writable_files(path: str) -> WritableFiles:
@@ -190,8 +202,10 @@ def check(path: str) -> None:
     Raises:
       ValueError: The bucket does not exist, or there is no network, credentials or permission to list it.
     """
+    if not is_uri(path):  # operations on local paths fail without delay, so no check in advance is needed
+        return
     try:
-        _files(path).check(path)
+        _objects(path).check(path)
     except OSError as error:
         raise ValueError(str(error)) from error
 
@@ -203,7 +217,7 @@ def exists(path: str) -> bool:
 
 def is_link(path: str) -> bool:
     """Returns whether `path` is a symbolic link; False for URIs."""
-    return _files(path).is_link(path)
+    return not is_uri(path) and local.is_link(path)
 
 
 def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
@@ -371,7 +385,7 @@ def open_file(path: str) -> IO[bytes]:
     Raises:
       OSError: It cannot be opened, or is not a regular file: opening a pipe, for example, would block.
     """
-    return _files(path).open_file(path)
+    return in_pieces(*_objects(path).ranged(path)) if is_uri(path) else local.open_file(path)
 
 
 def open_headers(path: str) -> IO[bytes]:
@@ -383,7 +397,7 @@ def open_headers(path: str) -> IO[bytes]:
     Raises:
       OSError: As open_file().
     """
-    return _files(path).open_headers(path)
+    return cast(IO[bytes], Headers(*_objects(path).ranged(path))) if is_uri(path) else local.open_headers(path)
 
 
 def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
@@ -467,7 +481,7 @@ def replaceable(path: str) -> int:
 
     It is 0 if there is no file.
     """
-    return _files(path).replaceable(path)
+    return _objects(path).look(path)[1] if is_uri(path) else local.replaceable(path)
 
 
 def move(source: str, target: str) -> None:

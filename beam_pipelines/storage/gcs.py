@@ -26,8 +26,8 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.fileio import BlobWriter
 
-from beam_pipelines.storage.errors import Changed, Unavailable
-from beam_pipelines.storage.pieces import PIECE_BYTES, Headers, in_pieces
+from beam_pipelines.storage import Changed, Unavailable
+from beam_pipelines.storage.pieces import PIECE_BYTES
 from tpu_input.command_line.google_client import client, is_rate_limit, retries
 
 # Google's default retries start after a delay of one second, which is long if the store is available again at once.
@@ -51,7 +51,10 @@ def explained(path: str) -> Iterator[None]:
     except exceptions.NotFound as error:
         raise FileNotFoundError(f"{path!r} does not exist: {_error_text(error)}") from error
     except (exceptions.Unauthorized, GoogleAuthError) as error:
-        raise Unavailable(f"{path!r} needs credentials: {_error_text(error)}; {_CREDENTIALS}") from error
+        raise Unavailable(
+            f"{path!r} needs credentials: {_error_text(error)}; run: gcloud auth application-default login, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file"
+        ) from error
     except exceptions.Forbidden as error:
         if is_rate_limit(error):
             raise Unavailable(f"{path!r}: {_error_text(error)}; raise the quota, or try again later") from error
@@ -73,11 +76,6 @@ def explained(path: str) -> Iterator[None]:
         raise Unavailable(f"{path!r}: {_error_text(error)}") from error
 
 
-_CREDENTIALS = (
-    "run: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file"
-)
-
-
 def check(path: str) -> None:
     bucket, name = _parts(path)
     try:
@@ -96,10 +94,6 @@ def exists(path: str) -> bool:
         return bool(_parts(path)[1] and blob(path).exists(retry=RETRY)) or any(
             True for _ in _listing(path, max_results=1)
         )
-
-
-def is_link(path: str) -> bool:
-    return False
 
 
 def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
@@ -145,21 +139,7 @@ def written_at(path: str, version: int, or_copied: bool) -> float:
     return (version or look(path)[1]) / 1e6  # the generation: the time of its writing in microseconds
 
 
-def replaceable(path: str) -> int:
-    return look(path)[1]
-
-
-def open_file(path: str) -> IO[bytes]:
-    return in_pieces(*_ranged(path))
-
-
-def open_headers(path: str) -> IO[bytes]:
-    return cast(IO[bytes], Headers(*_ranged(path)))
-
-
-def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
-    """Returns the size of an object, and a function of (start, end) that returns these bytes of it."""
-
+def ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
     def fetch(start: int, end: int) -> bytes:
         with explained(path):
             return _download(handle, start, end)
@@ -181,9 +161,8 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
 
 def _download(handle: Any, start: int, end: int | None) -> bytes:
-    last, checksum = (
-        (None, "crc32c") if end is None else (end - 1, None)
-    )  # the store has checksums of complete objects only
+    # The store has checksums of complete objects only.
+    last, checksum = (None, "crc32c") if end is None else (end - 1, None)
     # A second retry around the call, as the client does not retry if the connection breaks during an error response.
     download = RETRY(handle.download_as_bytes)
     return cast(bytes, download(start=start or None, end=last, checksum=checksum, retry=RETRY))
@@ -264,11 +243,15 @@ class _Upload(io.RawIOBase):
                 with _usual_errors():
                     yield
             except exceptions.PreconditionFailed as error:
-                # An earlier try may have made the object, with the response lost; so compare the contents.
-                self._target.reload(retry=RETRY)
                 checksum = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
-                if (self._target.size, self._target.crc32c) != (self._num_bytes, checksum):
-                    raise FileExistsError(f"{self._path!r} was written by another process in the meantime") from error
+                _check_content(self._path, self._target, self._num_bytes, checksum, error)
+
+
+def _check_content(path: str, target: Any, num_bytes: int, checksum: str, error: Exception) -> None:
+    """Raises FileExistsError unless the object has this content: an earlier try may have made it, its response lost."""
+    target.reload(retry=RETRY)
+    if (target.size, target.crc32c) != (num_bytes, checksum):
+        raise FileExistsError(f"{path!r} was written by another process in the meantime") from error
 
 
 def move(source: str, target: str) -> None:
@@ -284,11 +267,8 @@ def publish(files: list[tuple[str, str]]) -> None:
         try:
             source.bucket.copy_blob(source, target.bucket, target.name, if_generation_match=0, retry=RETRY)
         except exceptions.PreconditionFailed as error:
-            # An earlier try may have made the copy, with the response lost; so compare the contents.
             source.reload(retry=RETRY)
-            target.reload(retry=RETRY)
-            if (source.size, source.crc32c) != (target.size, target.crc32c):
-                raise FileExistsError(f"{file[1]!r} was written by another process in the meantime") from error
+            _check_content(file[1], target, source.size, source.crc32c, error)
         with contextlib.suppress(exceptions.NotFound):
             source.delete(retry=RETRY)
 
@@ -319,11 +299,7 @@ def _prefix(root: str) -> str:
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """Returns the names of bucket and object in a gs:// URI.
-
-    Raises:
-      ValueError: The URI has no bucket.
-    """
+    """Returns the names of bucket and object in a gs:// URI; raises ValueError if it has no bucket."""
     bucket, _, name = path.removeprefix("gs://").partition("/")
     if not bucket:
         raise ValueError(f"{path!r} does not name a bucket; a URI must be gs://BUCKET/PATH")

@@ -55,10 +55,9 @@ class _Lock:
         """Returns the current generation of the object; 0 if it does not exist."""
         with gcs.explained(self.path):
             lock = gcs.blob(self.path)
-            if not lock.exists(retry=gcs.QUICK):
-                return 0
-            lock.reload(retry=gcs.QUICK)
-            return int(lock.generation)
+            with contextlib.suppress(exceptions.NotFound):
+                lock.reload(retry=gcs.QUICK)
+            return int(lock.generation or 0)
 
     def read(self) -> dict[str, Any]:
         """Returns the content of the object, which names the holder; empty if it is missing or unreadable."""

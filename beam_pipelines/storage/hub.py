@@ -21,13 +21,12 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
-from typing import IO, Any, cast
+from typing import Any
 
 from obstore.store import HTTPStore
 
-from beam_pipelines.storage import hub_api, object_stores
-from beam_pipelines.storage.errors import Changed
-from beam_pipelines.storage.pieces import Headers, in_pieces
+from beam_pipelines.storage import Changed, hub_api, object_stores
+from beam_pipelines.storage.object_stores import below, join
 
 # As huggingface_hub has it: a slash in a revision is written %2F, but for those that the Hub itself makes.
 _URI = re.compile(
@@ -48,21 +47,17 @@ def exists(path: str) -> bool:
     return look(path)[0] >= 0 or bool(_level(dataset, name))
 
 
-def is_link(path: str) -> bool:
-    return False
-
-
 def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
     dataset, name = _parts(root)
-    for path, num_bytes, digest in hub_api.entries(dataset, _commit(dataset), _join(name, folder), is_recursive=True):
+    for path, num_bytes, digest in hub_api.entries(dataset, _commit(dataset), join(name, folder), is_recursive=True):
         if not path.endswith("/"):
-            yield _below(path, name), num_bytes, _version(digest, num_bytes), ""
+            yield below(path, name), num_bytes, _version(digest, num_bytes), ""
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
     dataset, name = _parts(root)
-    for path, (num_bytes, version) in _level(dataset, _join(name, folder)).items():
-        yield _below(path, name), num_bytes, version
+    for path, (num_bytes, version) in _level(dataset, join(name, folder)).items():
+        yield below(path, name), num_bytes, version
 
 
 def look(path: str) -> tuple[int, int]:
@@ -80,20 +75,7 @@ def written_at(path: str, version: int, or_copied: bool) -> float:
     return math.inf
 
 
-def replaceable(path: str) -> int:
-    return look(path)[1]
-
-
-def open_file(path: str) -> IO[bytes]:
-    return in_pieces(*_ranged(path))
-
-
-def open_headers(path: str) -> IO[bytes]:
-    return cast(IO[bytes], Headers(*_ranged(path)))
-
-
-def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
-    """Returns the size of a file, and a function of (start, end) that returns these bytes of it."""
+def ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
     num_bytes, version = look(path)
     if num_bytes < 0:
         raise FileNotFoundError(f"{path!r} does not exist")
@@ -170,25 +152,13 @@ def _store(dataset: hub_api.Dataset) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _cached_store(url: str, headers: tuple[tuple[str, str], ...], patience: object_stores.Patience) -> Any:
-    limits = object_stores.with_endpoint(object_stores.limits_of(patience), url, is_given=False)
+    limits = object_stores.limits_of(patience, url)
     limits["client_options"] |= {"default_headers": dict(headers)}
     return HTTPStore.from_url(url, **limits)
 
 
-def _join(*names: str) -> str:
-    return "/".join(filter(None, (name.rstrip("/") for name in names)))
-
-
-def _below(path: str, root: str) -> str:
-    return path[len(root) + 1 :] if root else path
-
-
 def _parts(path: str) -> tuple[hub_api.Dataset, str]:
-    """Returns the dataset of a URI, and the path of a file or folder in it.
-
-    Raises:
-      ValueError: The URI names no dataset.
-    """
+    """Returns the dataset of a URI, and the path of a file or folder in it; raises ValueError if it names none."""
     match = _URI.fullmatch(path)
     if not match:
         kind = path.removeprefix("hf://").partition("/")[0]

@@ -20,8 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from beam_pipelines.storage import object_stores
-from beam_pipelines.storage.errors import Unavailable
+from beam_pipelines.storage import Unavailable, object_stores
 from tpu_input.command_line.distribution import __version__
 
 # Seconds until more requests are allowed, in the header RateLimit; they are counted for 5 minutes each, see
@@ -177,11 +176,11 @@ def _check_status(dataset: Dataset, status: int, code: str) -> None:
 
 def _answer(url: str, patience: object_stores.Patience) -> tuple[int, http.client.HTTPMessage, bytes]:
     """Returns status, headers and body of an answer, after redirects on the same host."""
-    for redirects_left in reversed(range(_MOST_REDIRECTS)):
+    for _ in range(_MOST_REDIRECTS):
         status, fields, body = _answer_of(url, patience)
         target = urllib.parse.urljoin(url, fields.get("Location", ""))
         is_here = urllib.parse.urlsplit(target)[:2] == urllib.parse.urlsplit(url)[:2]
-        if status not in _REDIRECTS or not is_here or not redirects_left:
+        if status not in _REDIRECTS or not is_here:
             break
         url = target
     return status, fields, body

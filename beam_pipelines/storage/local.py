@@ -28,10 +28,6 @@ FILE_ERRNOS = frozenset(
 )
 
 
-def check(path: str) -> None:
-    """Does nothing: operations on local paths fail without delay, so no check in advance is needed."""
-
-
 def exists(path: str) -> bool:
     return os.path.lexists(path)
 
@@ -182,7 +178,8 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
-                _close_quietly(file)  # with another error, of the same cause, it would hide this one
+                with contextlib.suppress(OSError, ValueError):  # another error, of the same cause, would hide this one
+                    file.close()
                 raise
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if new:
@@ -191,21 +188,13 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
             _replace_version(temporary, path, version)
         else:
             os.replace(temporary, path)
-        if temporary_in:
-            delete_empty(temporary_in)
-        if sync_name:
-            _sync_folder(os.path.dirname(path))
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        with contextlib.suppress(OSError):  # it exists only if it was not renamed
             os.remove(temporary)
         if temporary_in:
             delete_empty(temporary_in)
-        raise
-
-
-def _close_quietly(file: IO[bytes]) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        file.close()
+    if sync_name:
+        _sync_folder(os.path.dirname(path))
 
 
 def _rename_new(source: str, target: str) -> None:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import obstore
 from obstore import exceptions
@@ -30,8 +31,7 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import AzureStore, HTTPStore, S3Store
 
 from beam_pipelines import storage
-from beam_pipelines.storage.errors import Changed, Unavailable
-from beam_pipelines.storage.pieces import Headers, in_pieces
+from beam_pipelines.storage import Changed, Unavailable
 
 
 class Patience(NamedTuple):
@@ -71,39 +71,40 @@ def exists(path: str) -> bool:
         return any(True for _ in obstore.list(_bucket(bucket), name or None, chunk_size=1))
 
 
-def is_link(path: str) -> bool:
-    return False
-
-
 def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
-    bucket, name = _listed_parts(root)
-    prefix = "/".join(filter(None, [name, folder.rstrip("/")]))
+    bucket, name, prefix = _listed_parts(root, folder)
     with explained(root):
-        for chunk in obstore.list(_bucket(bucket), prefix or None):
-            for entry in chunk:
-                if not _is_folder(bucket, entry):
-                    yield _below(entry["path"], name), entry["size"], version_of(entry), ""
+        for entry in itertools.chain.from_iterable(obstore.list(_bucket(bucket), prefix or None)):
+            if not _is_folder(bucket, entry):
+                yield below(entry["path"], name), entry["size"], version_of(entry), ""
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
-    bucket, name = _listed_parts(root)
-    prefix = "/".join(filter(None, [name, folder.rstrip("/")]))
+    bucket, name, prefix = _listed_parts(root, folder)
     with explained(root):
         level = obstore.list_with_delimiter(_bucket(bucket), prefix or None)
         for entry in level["objects"]:
             if entry["path"] != prefix:  # the folder's own empty object
-                yield _below(entry["path"], name), entry["size"], version_of(entry)
+                yield below(entry["path"], name), entry["size"], version_of(entry)
         for path in level["common_prefixes"]:
-            yield f"{_below(path, name)}/", 0, 0
+            yield f"{below(path, name)}/", 0, 0
 
 
-def _listed_parts(root: str) -> tuple[str, str]:
+def _listed_parts(root: str, folder: str) -> tuple[str, str, str]:
+    """Returns the URI of the bucket, the name of `root` in it, and what to list: the name of a folder below root."""
     if not storage.lists_files(root):
         raise NotADirectoryError(f"{root!r} is on a web server, which lists no files")
-    return _parts(root)
+    bucket, name = _parts(root)
+    return bucket, name, join(name, folder)
 
 
-def _below(path: str, root: str) -> str:
+def join(*names: str) -> str:
+    """Returns the name of what lies in a folder; the names of folders may end with a slash, or be ""."""
+    return "/".join(filter(None, (name.rstrip("/") for name in names)))
+
+
+def below(path: str, root: str) -> str:
+    """Returns a path relative to root, which may be ""."""
     return path[len(root) + 1 :] if root else path
 
 
@@ -124,8 +125,7 @@ def _is_folder(bucket: str, entry: Any) -> bool:
 def look(path: str) -> tuple[int, int]:
     try:
         bucket, _ = _parts(path)
-        with explained(path):
-            entry = _head(path)
+        entry = _head(path)
     except (FileNotFoundError, ValueError):  # a line of a list may have an invalid name
         return -1, 0
     has_answered(bucket)
@@ -133,26 +133,11 @@ def look(path: str) -> tuple[int, int]:
 
 
 def written_at(path: str, version: int, or_copied: bool) -> float:
-    with explained(path):
-        return float(_head(path)["last_modified"].timestamp())
+    return float(_head(path)["last_modified"].timestamp())
 
 
-def replaceable(path: str) -> int:
-    return look(path)[1]
-
-
-def open_file(path: str) -> IO[bytes]:
-    return in_pieces(*_ranged(path))
-
-
-def open_headers(path: str) -> IO[bytes]:
-    return cast(IO[bytes], Headers(*_ranged(path)))
-
-
-def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
-    """Returns the size of an object, and a function of (start, end) that returns these bytes of it."""
-    with explained(path):
-        entry = _head(path)
+def ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
+    entry = _head(path)
     num_bytes, version = entry["size"], version_of(entry)
 
     def fetch(start: int, end: int) -> bytes:
@@ -165,23 +150,19 @@ def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     if start == end:
         return b""
-    try:
-        with explained(path):
-            return _read(path, start, end, version)
-    except FileNotFoundError as error:
-        if not version:
-            raise
-        raise Changed(f"{path!r} was deleted") from error
-
-
-def _read(path: str, start: int, end: int | None, version: int) -> bytes:
     bucket, name = _parts(path)
 
     def check_version(entry: Any) -> None:
         if version and version_of(entry) != version:
             raise Changed(f"{path!r} was overwritten: its ETag or size is another one")
 
-    return fetch(path, _bucket(bucket), name, start, end, check_version)
+    try:
+        with explained(path):
+            return fetch(path, _bucket(bucket), name, start, end, check_version)
+    except FileNotFoundError as error:
+        if not version:
+            raise
+        raise Changed(f"{path!r} was deleted") from error
 
 
 def fetch(path: str, store: Any, name: str, start: int, end: int | None, check_object: Callable[[Any], None]) -> bytes:
@@ -218,7 +199,8 @@ def fetch(path: str, store: Any, name: str, start: int, end: int | None, check_o
 
 def _head(path: str) -> Any:
     bucket, name = _parts(path)
-    return obstore.head(_bucket(bucket), name)
+    with explained(path):
+        return obstore.head(_bucket(bucket), name)
 
 
 def version_of(entry: Any) -> int:
@@ -255,43 +237,29 @@ def has_answered(bucket: str) -> None:
 @functools.lru_cache(maxsize=256)
 def _cached_store(bucket: str, patience: Patience) -> Any:
     scheme, _, name = bucket.partition("://")
-    return _MAKERS[scheme](bucket, name, limits_of(patience))
+    if scheme in ("http", "https"):
+        return HTTPStore.from_url(bucket, **limits_of(patience, bucket))
+    aws_endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT") if scheme == "az" else aws_endpoint
+    arguments = limits_of(patience, endpoint) | ({"endpoint": endpoint} if endpoint else {})
+    return AzureStore(name, **arguments) if scheme == "az" else S3Store(name, **arguments, **_credentials())
 
 
-def limits_of(patience: Patience) -> Any:
-    """Returns the arguments of a store with these limits."""
-    return {
-        "client_options": {
-            "connect_timeout": timedelta(seconds=patience.connect),
-            "timeout": timedelta(seconds=patience.answer),
-        },
-        "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=patience.retries)},
+def limits_of(patience: Patience, address: str | None) -> Any:
+    """Returns the arguments of a store with these limits; one address may be without TLS, unlike where redirects lead.
+
+    Args:
+      patience: The limits.
+      address: URL of the store; None or "" where its client knows it.
+    """
+    client_options: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=patience.connect),
+        "timeout": timedelta(seconds=patience.answer),
     }
-
-
-def _s3(bucket: str, name: str, limits: Any) -> Any:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return S3Store(name, **with_endpoint(limits, endpoint), **_credentials())
-
-
-def _azure(bucket: str, name: str, limits: Any) -> Any:
-    return AzureStore(name, **with_endpoint(limits, os.environ.get("AZURE_STORAGE_ENDPOINT")))
-
-
-def _web(bucket: str, name: str, limits: Any) -> Any:
-    return HTTPStore.from_url(bucket, **with_endpoint(limits, bucket, is_given=False))
-
-
-# By scheme.
-_MAKERS = {"s3": _s3, "az": _azure, "http": _web, "https": _web}
-
-
-def with_endpoint(limits: Any, endpoint: str | None, is_given: bool = True) -> Any:
-    """Returns arguments of a store with its address, which may be without TLS, unlike where a redirect leads."""
-    if not endpoint:
-        return limits
-    client_options = limits["client_options"] | {"allow_http": endpoint.startswith("http://")}
-    return limits | {"client_options": client_options} | ({"endpoint": endpoint} if is_given else {})
+    if address:
+        client_options["allow_http"] = address.startswith("http://")
+    retries = {"max_retries": 1000, "retry_timeout": timedelta(seconds=patience.retries)}
+    return {"client_options": client_options, "retry_config": retries}
 
 
 def _credentials() -> Any:
@@ -314,8 +282,6 @@ def explained(path: str) -> Iterator[None]:
         raise ValueError(
             f"{path!r}: {_error_text(error)}; names of objects with empty parts, . or .. cannot be read: rename them"
         ) from error
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise Unavailable(f"no permission for {path!r}: {_error_text(error)}{_advice(path)}") from error
     except exceptions.NotSupportedError as error:
         raise Unavailable(f"{path!r}: the server answers no ranges of bytes; copy the file here") from error
     except Exception as error:
@@ -324,8 +290,10 @@ def explained(path: str) -> Iterator[None]:
         text = str(error)
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
             raise FileNotFoundError(f"{path!r} does not exist: {_error_text(error)}") from error
-        if re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
-            raise Unavailable(f"no permission for {path!r}: {_error_text(error)}{_advice(path)}") from error
+        is_refused = isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError))
+        if is_refused or re.search(r"\b40[13] (Unauthorized|Forbidden)", text):
+            advice = ADVICE[path.partition("://")[0]]
+            raise Unavailable(f"no permission for {path!r}: {_error_text(error)}; {advice}") from error
         if "Account must be specified" in text:
             raise ValueError(f"{path!r} needs the name of the account; set AZURE_STORAGE_ACCOUNT_NAME") from error
         if "configured region" in text and path.startswith("s3://"):
@@ -350,10 +318,6 @@ ADVICE = {
 }
 
 
-def _advice(path: str) -> str:
-    return f"; {ADVICE[path.partition('://')[0]]}"
-
-
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _URL = re.compile(r"https?://\S+")
 
@@ -368,11 +332,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """Returns the URI of the bucket, and the name of an object in it.
-
-    Raises:
-      ValueError: The URI has no bucket.
-    """
+    """Returns the URI of the bucket, and the name of an object in it; raises ValueError if it has no bucket."""
     scheme, _, rest = path.partition("://")
     bucket, _, name = rest.partition("/")
     if not bucket:

@@ -117,7 +117,7 @@ def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch
     monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
     with phases.progress():
         phases.begin("writing", 50_000)
-        phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
+        phases.advance("writing", 12_000, num_bytes=10**9, num_rejected=3)
         stderr = err_with(capsys, "writing", "writing")
     for line in stderr.splitlines():
         assert re.fullmatch(r"writing: 12,000 of 50,000 images, \d+ images/s, \d+ MB/s, 3 rejected, 0 s", line)

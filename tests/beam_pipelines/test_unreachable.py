@@ -12,8 +12,7 @@ import pytest
 
 from beam_pipelines.__main__ import main
 from beam_pipelines.sources.rows import Row, find_all
-from beam_pipelines.storage import gcs
-from beam_pipelines.storage.errors import Unavailable
+from beam_pipelines.storage import Unavailable, gcs
 from support.cloud import forget_client
 from support.inputs import make
 

@@ -72,7 +72,7 @@ def records(
         for shard in shards:
             place, end = max(0, numbers.start - before), min(shard.num_examples, numbers.stop - before)
             if place < end:
-                offset = int(shard_offsets(manifest, shard)[place]) if place else 0
+                offset = int(shard_offsets(manifest.path, shard)[place]) if place else 0
                 segments.append((f"{manifest.path}/{shard.name}", shard.num_bytes, offset, before + place, end - place))
             before += shard.num_examples
     paths, *others = zip(*segments, strict=True) if segments else ((), (), (), (), ())

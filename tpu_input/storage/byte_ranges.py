@@ -148,8 +148,9 @@ def write_bytes(path: str, content: bytes) -> None:
                 os.remove(temporary)
         return
     if path.startswith("gs://"):
-        with contextlib.suppress(ImportError):
-            return _upload(path, content)
+        with contextlib.suppress(ImportError), client_errors(path):
+            blob_of(path).upload_from_string(content)
+            return
     with needing_extras(f"writing {path!r}"):
         import tensorflow as tf
 
@@ -172,18 +173,10 @@ def _download(path: str, start: int, num_bytes: int | None) -> bytes:
     last = None if num_bytes is None else start + num_bytes - 1
     # GCS has a checksum of the complete object only; TFRecords have their own checksums per record.
     checksum = "crc32c" if num_bytes is None else None
-    with client_errors(path):
-        try:
-            return cast(
-                bytes, blob_of(path).download_as_bytes(start=start, end=last, checksum=checksum, retry=retries())
-            )
-        except RequestRangeNotSatisfiable:
-            return b""
-
-
-def _upload(path: str, content: bytes) -> None:
-    with client_errors(path):
-        blob_of(path).upload_from_string(content)
+    with client_errors(path), contextlib.suppress(RequestRangeNotSatisfiable):
+        download = blob_of(path).download_as_bytes
+        return cast(bytes, download(start=start, end=last, checksum=checksum, retry=retries()))
+    return b""
 
 
 def blob_of(path: str) -> Any:

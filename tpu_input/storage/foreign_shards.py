@@ -79,7 +79,11 @@ def manifest_from_shards(
         keep_lengths(folder, cached | lengths)
     for split_shards in shards.values():
         _check_first(f"{folder}/{split_shards[0].name}", record)
-    splits = {split: _split(split_shards) for split, split_shards in shards.items()}
+    # Sizes of images are unknown; mean and standard deviation of the pixels are ImageNet's.
+    splits = {
+        split: Split(split_shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
+        for split, split_shards in shards.items()
+    }
     total = sum(split.num_examples for split in splits.values())
     return Manifest(folder, names, record.label_offset, splits, total, {}, {}, "", record=record)
 
@@ -96,18 +100,10 @@ def _require(matches: Sequence[object], pattern: str) -> None:
         raise ValueError(no_match(pattern))
 
 
-def _split(shards: tuple[Shard, ...]) -> Split:
-    """Returns a split with unknown image sizes, and ImageNet's mean and standard deviation of the pixels."""
-    return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
-
-
 def _shard(path: str, cached: Mapping[str, Positions], lengths: dict[str, Positions]) -> Shard | None:
     """Returns a shard with its number of records; None for a folder, which a glob can match too.
 
-    Args:
-      path: Path of the shard.
-      cached: Lengths of the records by shard, as stored next to the shards.
-      lengths: Lengths of the records by shard, to which this shard's are added if it has no index.
+    Without an index, the lengths of its records are `cached` ones, or are read, and are added to `lengths`.
     """
     name, status = os.path.basename(path), tf.io.gfile.stat(path)
     num_bytes = status.length

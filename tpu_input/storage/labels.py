@@ -26,9 +26,9 @@ def split_labels(manifest: Manifest, split: str) -> Labels:
     """
     check_labels(manifest)
     split_info = manifest.split(split)
+    read = functools.partial(_shard_labels, manifest.path)
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = list(pool.map(lambda shard: _shard_labels(manifest.path, shard), split_info.shards))
-    labels: Labels = np.concatenate([np.empty(0, np.int32), *read])
+        labels: Labels = np.concatenate([np.empty(0, np.int32), *pool.map(read, split_info.shards)])
     largest = max(len(split_info.class_counts), 1)
     counts = np.bincount(labels, minlength=largest) if labels.max(initial=0) < largest else ()
     if tuple(counts) != split_info.class_counts:

@@ -9,7 +9,6 @@ name ends with a slash, so that an empty folder can be found.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from tpu_input.command_line.google_client import client, retries
 from tpu_input.storage.byte_ranges import blob_of, client_errors
 from tpu_input.storage.byte_ranges import read_bytes as read_bytes
 from tpu_input.storage.byte_ranges import write_bytes as write_bytes
+from tpu_input.storage.patterns import folder_of
 
 
 def exists(path: str) -> bool:
@@ -53,14 +53,13 @@ def names(path: str) -> list[str]:
 
 def matches(pattern: str) -> list[str]:
     """Returns the URIs of the objects that match a pattern with *, ? or [], which match no slash."""
-    folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
     parts = pattern.split("/")
 
     def is_match(path: str) -> bool:
         names = path.split("/")
         return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
 
-    return list(filter(is_match, paths_below(folder)))
+    return list(filter(is_match, paths_below(folder_of(pattern))))
 
 
 def paths_below(path: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 
 SIGNS = "*?["
@@ -15,10 +16,10 @@ def is_pattern(path: str) -> bool:
 
 def no_match(pattern: str) -> str:
     """Returns the message that a pattern matches no file, with a command that shows what there is."""
-    folder = next((part for part in _parents(pattern) if not any(sign in part for sign in SIGNS)), "")
-    return f"no file matches {pattern!r}; quote the pattern, and check it with: ls {shlex.quote(folder or '.')}"
+    folder = folder_of(pattern) or "."
+    return f"no file matches {pattern!r}; quote the pattern, and check it with: ls {shlex.quote(folder)}"
 
 
-def _parents(pattern: str) -> list[str]:
-    parts = pattern.split("/")[:-1]
-    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+def folder_of(pattern: str) -> str:
+    """Returns the folder that all matches of a pattern are below; "" if the pattern names none."""
+    return re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]

@@ -44,12 +44,12 @@ def split_offsets(manifest: Manifest, split: str) -> Positions:
     lengths = _listed_lengths(manifest, shards)
     if lengths is not None:
         return _offsets_of(shards, lengths)
-    cached = {} if _is_converted(manifest) else cached_lengths(manifest.path)
+    cached = {} if manifest.fingerprint else cached_lengths(manifest.path)
 
     def offsets(shard: Shard) -> Positions:
         lengths = cached.get(shard.name)
         if lengths is None or len(lengths) != shard.num_examples or lengths.sum() != shard.num_bytes:
-            return shard_offsets(manifest, shard)
+            return shard_offsets(manifest.path, shard)
         return lengths.cumsum() - lengths
 
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
@@ -66,22 +66,17 @@ def split_positions(manifest: Manifest, split: str) -> tuple[Positions, Position
     lengths = _listed_lengths(manifest, shards)
     if lengths is not None:
         return _offsets_of(shards, lengths), lengths
+    read = functools.partial(read_positions, manifest.path)
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = list(pool.map(lambda shard: read_positions(manifest.path, shard), shards))
-    positions = np.concatenate([np.empty([0, 2], np.int64), *read])
+        positions = np.concatenate([np.empty([0, 2], np.int64), *pool.map(read, shards)])
     return np.ascontiguousarray(positions[:, 0]), np.ascontiguousarray(positions[:, 1])
-
-
-def _is_converted(manifest: Manifest) -> bool:
-    """Returns whether a manifest comes from a conversion, and not from TFRecords of other programs."""
-    return bool(manifest.fingerprint)
 
 
 def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | None:
     """Returns the lengths of the records of some shards, one after another; None if there is no lengths.parquet."""
     from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 
-    if not _is_converted(manifest):
+    if not manifest.fingerprint:  # TFRecords of other programs
         return None
     path = f"{manifest.path}/{lengths_name(manifest.edition)}"
     num_rows = sum(split.num_examples for split in manifest.splits.values())
@@ -125,16 +120,12 @@ def _offsets_of(shards: Sequence[Shard], lengths: Positions) -> Positions:
     return np.cumsum(offsets, out=offsets)  # in place, as the offsets of 13 million records are 104 MB
 
 
-def shard_offsets(manifest: Manifest, shard: Shard) -> Positions:
+@functools.cache
+def shard_offsets(folder: str, shard: Shard) -> Positions:
     """Returns the offset in bytes of every record of one shard, [records] int64; raises as split_offsets().
 
     It is read once in a process, from the shard's own index, which is small.
     """
-    return _offsets(manifest.path, shard)
-
-
-@functools.cache
-def _offsets(folder: str, shard: Shard) -> Positions:
     import tensorflow as tf
 
     if tf.io.gfile.exists(_index_path(folder, shard)):
