@@ -15,49 +15,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, stored_kind
-from tpu_input.dataset_format.manifest import (
-    MANIFEST_NAME,
-    MAX_INDEX_BYTES,
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    Shard,
-    Split,
-    in_edition,
-    manifest_name,
-    parse_shard_name,
-    shard_name,
-    valid_split,
-)
-from tpu_input.dataset_format.record_spec import IMAGE_KEY, IMAGENET, LABEL_KEY, LABELS_KEY, MNIST, RecordSpec
-from tpu_input.dataset_format.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
-
-__all__ = [
-    "FEATURES",
-    "FRAME_BYTES",
-    "IMAGENET",
-    "IMAGE_KEY",
-    "MANIFEST_NAME",
-    "MAX_INDEX_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "MNIST",
-    "Manifest",
-    "Record",
-    "RecordSpec",
-    "Shard",
-    "Split",
-    "decode",
-    "encode",
-    "frame",
-    "image_of",
-    "in_edition",
-    "manifest_name",
-    "parse",
-    "parse_int64",
-    "parse_shard_name",
-    "read_frames",
-    "shard_name",
-    "valid_split",
-]
+from tpu_input.dataset_format.manifest import MANIFEST_NAME as MANIFEST_NAME
+from tpu_input.dataset_format.manifest import MAX_INDEX_BYTES as MAX_INDEX_BYTES
+from tpu_input.dataset_format.manifest import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
+from tpu_input.dataset_format.manifest import Manifest as Manifest
+from tpu_input.dataset_format.manifest import Shard as Shard
+from tpu_input.dataset_format.manifest import Split as Split
+from tpu_input.dataset_format.manifest import in_edition as in_edition
+from tpu_input.dataset_format.manifest import manifest_name as manifest_name
+from tpu_input.dataset_format.manifest import parse_shard_name as parse_shard_name
+from tpu_input.dataset_format.manifest import shard_name as shard_name
+from tpu_input.dataset_format.manifest import valid_split as valid_split
+from tpu_input.dataset_format.record_spec import IMAGE_KEY as IMAGE_KEY
+from tpu_input.dataset_format.record_spec import IMAGENET as IMAGENET
+from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
+from tpu_input.dataset_format.record_spec import MNIST as MNIST
+from tpu_input.dataset_format.record_spec import RecordSpec as RecordSpec
+from tpu_input.dataset_format.tfrecord import FRAME_BYTES as FRAME_BYTES
+from tpu_input.dataset_format.tfrecord import Example, serialize
+from tpu_input.dataset_format.tfrecord import frame as frame
+from tpu_input.dataset_format.tfrecord import read_frames as read_frames
 
 NO_LABEL = -(2**31)  # label that parse() returns for a record without a label
 PNG_BEGIN = b"\x89PNG\r\n\x1a\n"
@@ -249,15 +226,11 @@ def parse_int64(
     spec = spec or RecordSpec()
     if num_labels is not None:
         return _parse_labels(serialized, first_label, spec, num_labels)
-    types = {bytes: tf.string, int: tf.int64}
-    image, label = (types[FEATURES[key].kind] for key in (IMAGE_KEY, LABEL_KEY))
-    features = tf.io.parse_single_example(
-        serialized,
-        {
-            spec.image_key: tf.io.FixedLenFeature([], image, ""),
-            spec.label_key: tf.io.FixedLenFeature([], label, NO_LABEL + first_label),
-        },
-    )
+    feature_specs = {
+        spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
+        spec.label_key: tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label),
+    }
+    features = tf.io.parse_single_example(serialized, feature_specs)
     return {"encoded": features[spec.image_key], "label": features[spec.label_key] - first_label}
 
 
