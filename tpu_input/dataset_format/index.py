@@ -137,9 +137,9 @@ class IndexWriter:
         pa.default_memory_pool().release_unused()  # else some 15 MB stay with the allocator
 
     def _add_batch(self, columns: Sequence[Sequence[Any]]) -> None:
-        names = {name: number for number, name in enumerate(IndexRow._fields)}
-        self._schema = SCHEMA_OF_SETS if stored_kind(columns[names["label"]][0]).is_list else SCHEMA
-        if columns[names["features"]][0]:
+        first = IndexRow(*(column[0] for column in columns))
+        self._schema = SCHEMA_OF_SETS if stored_kind(first.label).is_list else SCHEMA
+        if first.features:
             self._schema = self._schema.append(_FEATURES)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=False)]
         self._batches.append(pa.record_batch(arrays, schema=self._schema))
