@@ -126,9 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
-    if completion.is_asked():
-        packages = {command: entry.package for command, entry in COMMANDS.items()}
-        completion.complete(packages, {"completion": completion.SHELLS})
+    packages = {command: entry.package for command, entry in COMMANDS.items()}
+    completion.complete(packages, {"completion": completion.SHELLS})
     with streams():
         code = _run(name, arguments)
     if argv is None:

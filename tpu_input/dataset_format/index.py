@@ -257,9 +257,8 @@ def read_positions(content: bytes, shard: Shard) -> npt.NDArray[np.int64] | None
       pyarrow.ArrowException: The content is not a valid index.
     """
     file, names = pq.ParquetFile(pa.BufferReader(content)), ["offset", "length"]
-    if any(file.schema_arrow.field(name).type != pa.int64() for name in names):
-        return None
-    if file.metadata.num_rows != shard.num_examples:
+    is_typed = all(file.schema_arrow.field(name).type == pa.int64() for name in names)
+    if not is_typed or file.metadata.num_rows != shard.num_examples:
         return None
     table = file.read(names, use_threads=False)
     columns = [table[name].to_numpy() for name in names]

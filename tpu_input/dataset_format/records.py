@@ -224,27 +224,16 @@ def parse_int64(
     import tensorflow as tf
 
     spec = spec or RecordSpec()
+    key, label_spec = spec.label_key, tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label)
     if num_labels is not None:
-        return _parse_labels(serialized, first_label, spec, num_labels)
-    feature_specs = {
-        spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
-        spec.label_key: tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label),
-    }
+        key, label_spec = LABELS_KEY, tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+    feature_specs = {spec.image_key: tf.io.FixedLenFeature([], tf.string, ""), key: label_spec}
     features = tf.io.parse_single_example(serialized, feature_specs)
-    return {"encoded": features[spec.image_key], "label": features[spec.label_key] - first_label}
-
-
-def _parse_labels(serialized: Any, first_label: int, spec: RecordSpec, num_labels: int) -> dict[str, Any]:
-    import tensorflow as tf
-
-    feature_specs = {
-        spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
-        LABELS_KEY: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
-    }
-    features = tf.io.parse_single_example(serialized, feature_specs)
-    labels = features[LABELS_KEY] - first_label
-    valid = tf.logical_and(labels >= 0, labels < num_labels)
-    indices = tf.boolean_mask(labels, valid)
-    counts = tf.scatter_nd(indices[:, None], tf.ones_like(indices), tf.constant([num_labels], tf.int64))
-    label = tf.where(tf.reduce_all(valid), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
-    return {"encoded": features[spec.image_key], "label": tf.ensure_shape(label, [num_labels])}
+    label = features[key] - first_label
+    if num_labels is not None:
+        valid = tf.logical_and(label >= 0, label < num_labels)
+        indices = tf.boolean_mask(label, valid)
+        counts = tf.scatter_nd(indices[:, None], tf.ones_like(indices), tf.constant([num_labels], tf.int64))
+        label = tf.where(tf.reduce_all(valid), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
+        label = tf.ensure_shape(label, [num_labels])
+    return {"encoded": features[spec.image_key], "label": label}
