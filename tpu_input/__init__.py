@@ -11,43 +11,28 @@ from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
-    from tpu_input.config import InputConfig
-    from tpu_input.dataset_format.records import Manifest, RecordSpec
-    from tpu_input.datasets import eval_steps, find_undecodable, read_manifest
-    from tpu_input.evaluate import make_eval_input_fn
-    from tpu_input.example_source import EvalSource, TrainSource
-    from tpu_input.interop import as_numpy, load, params_from_context
-    from tpu_input.pipeline.device import from_infeed
-    from tpu_input.pipeline.order import Order
-    from tpu_input.predict import make_predict_input_fn, make_serving_input_receiver_fn
-    from tpu_input.record_source import RecordSource, training_order
-    from tpu_input.storage.foreign_shards import manifest_from_shards
-    from tpu_input.train import make_train_input_fn
+    from tpu_input.config import InputConfig as InputConfig
+    from tpu_input.dataset_format.records import Manifest as Manifest
+    from tpu_input.dataset_format.records import RecordSpec as RecordSpec
+    from tpu_input.datasets import eval_steps as eval_steps
+    from tpu_input.datasets import find_undecodable as find_undecodable
+    from tpu_input.datasets import read_manifest as read_manifest
+    from tpu_input.evaluate import make_eval_input_fn as make_eval_input_fn
+    from tpu_input.example_source import EvalSource as EvalSource
+    from tpu_input.example_source import TrainSource as TrainSource
+    from tpu_input.interop import as_numpy as as_numpy
+    from tpu_input.interop import load as load
+    from tpu_input.interop import params_from_context as params_from_context
+    from tpu_input.pipeline.device import from_infeed as from_infeed
+    from tpu_input.pipeline.order import Order as Order
+    from tpu_input.predict import make_predict_input_fn as make_predict_input_fn
+    from tpu_input.predict import make_serving_input_receiver_fn as make_serving_input_receiver_fn
+    from tpu_input.record_source import RecordSource as RecordSource
+    from tpu_input.record_source import training_order as training_order
+    from tpu_input.storage.foreign_shards import manifest_from_shards as manifest_from_shards
+    from tpu_input.train import make_train_input_fn as make_train_input_fn
 
-__all__ = [
-    "EvalSource",
-    "InputConfig",
-    "Manifest",
-    "Order",
-    "RecordSource",
-    "RecordSpec",
-    "TrainSource",
-    "as_numpy",
-    "eval_steps",
-    "find_undecodable",
-    "from_infeed",
-    "load",
-    "make_eval_input_fn",
-    "make_predict_input_fn",
-    "make_serving_input_receiver_fn",
-    "make_train_input_fn",
-    "manifest_from_shards",
-    "params_from_context",
-    "read_manifest",
-    "training_order",
-]
-
-publish(
+__all__ = publish(
     __name__,
     {
         "EvalSource": "tpu_input.example_source",

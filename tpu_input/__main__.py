@@ -42,7 +42,8 @@ def _run(flags: argparse.Namespace) -> int:
     if not flags.verbose:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     gcs_filesystem.set_up()
-    return int(flags.run(flags))
+    flags.run(flags)
+    return 0
 
 
 def _described(error: Exception, flags: argparse.Namespace) -> str:
@@ -126,7 +127,7 @@ _HOST = "name or address by which the training's hosts reach this machine (defau
 _AS_GIVEN = ("resize", "sampling", "dtype", "layout", "echo", "cache", "deterministic")
 
 
-def _idx(flags: argparse.Namespace) -> int:
+def _idx(flags: argparse.Namespace) -> None:
     with activity("starting TensorFlow"):
         from tpu_input.datasets import read_manifest
         from tpu_input.record_source import write_dali_index
@@ -135,20 +136,18 @@ def _idx(flags: argparse.Namespace) -> int:
     folder = f"{flags.dataset}/index"
     summary = {"folder": folder, "num_files": len(paths)}
     print_line(to_json(summary) if flags.json else f"{len(paths)} index files in {folder}")
-    return 0
 
 
-def _tfds(flags: argparse.Namespace) -> int:
+def _tfds(flags: argparse.Namespace) -> None:
     from tpu_input.datasets import read_manifest
     from tpu_input.record_source import write_tfds_metadata
 
     paths = write_tfds_metadata(read_manifest(flags.dataset))
     print_line(f"{', '.join(os.path.basename(path) for path in paths)} in {flags.dataset}")
     print_line(f"open it with: tfds.builder_from_directory({flags.dataset!r}).as_dataset('train', as_supervised=True)")
-    return 0
 
 
-def _benchmark(flags: argparse.Namespace) -> int:
+def _benchmark(flags: argparse.Namespace) -> None:
     for name in ("images", "rounds", "batch_size"):
         if getattr(flags, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
@@ -170,26 +169,19 @@ def _benchmark(flags: argparse.Namespace) -> int:
     else:
         for line in describe(measured, flags.need):
             print_line(line)
-    return 0
 
 
-def _dispatcher(flags: argparse.Namespace) -> int:
+def _dispatcher(flags: argparse.Namespace) -> None:
     from tpu_input.service import run_dispatcher
 
-    run_dispatcher(flags.port, flags.work_dir, _say)
-    return 0
+    run_dispatcher(flags.port, flags.work_dir, print_line)
 
 
-def _worker(flags: argparse.Namespace) -> int:
+def _worker(flags: argparse.Namespace) -> None:
     check_service(flags.dispatcher)
     from tpu_input.service import run_worker
 
-    run_worker(flags.dispatcher, flags.port, flags.host, _say)
-    return 0
-
-
-def _say(line: str) -> None:
-    print_line(line)
+    run_worker(flags.dispatcher, flags.port, flags.host, print_line)
 
 
 def _config(flags: argparse.Namespace, split: Split) -> InputConfig:

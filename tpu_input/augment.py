@@ -24,6 +24,7 @@ from tpu_input.pipeline.seeds import seed_for
 from tpu_input.without_tensorflow.augmentations import (
     FILL,
     GREY,
+    MOVES,
     Augmentation,
     AutoAugment,
     ColorJitter,
@@ -165,11 +166,7 @@ def _sub_policy(
 ) -> tf.Tensor:
     """Returns an image after the operations of a sub-policy.
 
-    Args:
-      sub_policy: Of auto_augment_policy().
-      pixels: [height, width, 3] uint8.
-      draws: [2, 2] float32 in [0, 1): for each operation, what decides on it, and on its direction.
-      translate: Pixels of a translation at magnitude 10.
+    `draws` is [2, 2] float32 in [0, 1): for each operation, what decides on it, and on its direction.
     """
     for number, (name, probability, magnitude) in enumerate(sub_policy):
         sign = tf.where(draws[number, 1] < 0.5, -1.0, 1.0)
@@ -292,7 +289,7 @@ def operations(magnitude: float, cutout_const: float, translate_const: float) ->
       translate_const: Distance of a translation at magnitude 10, in pixels.
     """
     strong = strengths(magnitude, cutout_const, translate_const)
-    return {name: functools.partial(function, strength=strong[name]) for name, function in _OPERATIONS.items()}
+    return {name: functools.partial(_OPERATIONS[name], strength=strength) for name, strength in strong.items()}
 
 
 def _autocontrast(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
@@ -402,17 +399,13 @@ _OPERATIONS: dict[str, Callable[..., tf.Tensor]] = {
     "autocontrast": _autocontrast,
     "equalize": _equalize,
     "invert": lambda pixels, sign, place, strength: 255 - pixels,
-    "rotate": functools.partial(_moved, name="rotate"),
     "posterize": _posterize,
     "solarize": _solarize,
     "color": _color,
     "contrast": _contrast,
     "brightness": _brightness,
     "sharpness": _sharpness,
-    "shear_x": functools.partial(_moved, name="shear_x"),
-    "shear_y": functools.partial(_moved, name="shear_y"),
-    "translate_x": functools.partial(_moved, name="translate_x"),
-    "translate_y": functools.partial(_moved, name="translate_y"),
     "cutout": _cutout,
     "solarize_add": _solarize_add,
+    **{name: functools.partial(_moved, name=name) for name in MOVES},
 }

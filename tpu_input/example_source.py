@@ -30,9 +30,9 @@ from tpu_input.pipeline.hosts import Host, check_params, check_steps, own_share
 from tpu_input.pipeline.order import Order, is_in_memory
 from tpu_input.record_source import RecordSource
 from tpu_input.without_tensorflow.augmentations import find_augmentation
-from tpu_input.without_tensorflow.decode_window import cut_window, decode_whole, decode_window
+from tpu_input.without_tensorflow.decode_window import cut_window, decode_file, decode_whole, decode_window
 from tpu_input.without_tensorflow.random_numbers import seed_for
-from tpu_input.without_tensorflow.windows import Draws, centre_window, draw, random_window, whole_window
+from tpu_input.without_tensorflow.windows import Draws, draw, random_window
 
 Example = dict[str, Any]
 
@@ -60,6 +60,8 @@ class _Plan(NamedTuple):
 class _ExampleSource:
     """What both sources share: the records, and examples of them."""
 
+    _length: int
+
     def __init__(self, dataset: DatasetLike, config: InputConfig, batch_size: int, split: str, host: Host) -> None:
         check_config(config)
         check_params({"batch_size": batch_size})
@@ -68,11 +70,10 @@ class _ExampleSource:
         self._dtype = _dtype(config)
         self._records = RecordSource(self._manifest, split)
         self._features = {name: self._type_of(name) for name in config.features}
-        for name, needed in (("layout", "NHWC"), ("on_corrupt", "error")):
-            _require(config, name, needed)
+        _require(config, layout="NHWC", on_corrupt="error")
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return self._length
 
     def _checked(self, number: SupportsIndex) -> int:
         number = operator.index(number)
@@ -99,9 +100,6 @@ class _ExampleSource:
         if dtype is str:
             return values[0] if length is None else list(values)
         return dtype(values[0]) if length is None else np.array(values, dtype)
-
-    def _cast(self, image: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return image if image.dtype == self._dtype else image.astype(self._dtype)
 
 
 class TrainSource(_ExampleSource):
@@ -152,8 +150,7 @@ class TrainSource(_ExampleSource):
         """
         feeder = Host(host, num_hosts)
         super().__init__(dataset, config, batch_size, split, feeder)
-        for name, needed in (("echo", 1), ("service", None)):
-            _require(config, name, needed)
+        _require(config, echo=1, service=None)
         self._augmentation = find_augmentation(config.augment)
         if not self._manifest.split(split).num_examples:
             raise ValueError(f"split {split!r} of {self._manifest.path!r} has no examples to train on")
@@ -171,9 +168,6 @@ class TrainSource(_ExampleSource):
         self._order = Order.of(self._manifest, split, lanes, config.seed, config.block_records, config.sampling)
         self._start_planning()
 
-    def __len__(self) -> int:
-        return self._length
-
     def __getitem__(self, number: SupportsIndex) -> Example:
         """Returns one example.
 
@@ -188,9 +182,11 @@ class TrainSource(_ExampleSource):
         choose = functools.partial(random_window, tries=plan.draws.tries[place], config=self._config)
         flip = bool(plan.draws.flips[place])
         if pixels is None:
-            image = self._cast(_decoded(record, choose, self._config, flip))
+            with _naming(record):
+                image = decode_window(record.encoded, choose, self._config, flip)
         else:
-            image = self._cast(cut_window(pixels, choose, self._config, flip))
+            image = cut_window(pixels, choose, self._config, flip)
+        image = image.astype(self._dtype, copy=False)
         if plan.augment_draws is not None:
             image = self._augmented(image, plan.augment_draws[place])
         return self._example(record, image)
@@ -281,11 +277,6 @@ class EvalSource(_ExampleSource):
         num_examples = self._manifest.split(split).num_examples
         self._share = own_share(num_examples, self._host)
         self._length = batch_size * eval_steps(self._manifest, split, batch_size * num_hosts, num_hosts)
-        is_cropped = config.resize == "crop"
-        self._choose = functools.partial(centre_window, share=config.eval_crop) if is_cropped else whole_window
-
-    def __len__(self) -> int:
-        return self._length
 
     def __getitem__(self, number: SupportsIndex) -> Example:
         """Returns one example; raises as TrainSource."""
@@ -293,7 +284,9 @@ class EvalSource(_ExampleSource):
         if number >= len(self._share):
             return self._padding()
         record = self._records[self._share[number]]
-        return self._example(record, self._cast(_decoded(record, self._choose, self._config, False)))
+        with _naming(record):
+            image = decode_file(record.encoded, self._config)
+        return self._example(record, image.astype(self._dtype, copy=False))
 
     def _padding(self) -> Example:
         size, num_labels = self._config.image_size, self._manifest.num_labels
@@ -319,11 +312,6 @@ def label_of(manifest: Manifest, record: Record) -> Any:
     return multi_hot
 
 
-def _decoded(record: Record, choose: Any, config: InputConfig, flip: bool) -> npt.NDArray[Any]:
-    with _naming(record):
-        return decode_window(record.encoded, choose, config, flip)
-
-
 @contextlib.contextmanager
 def _naming(record: Record) -> Iterator[None]:
     """Names a record in the ValueError of its decoder."""
@@ -343,9 +331,10 @@ def _dtype(config: InputConfig) -> npt.DTypeLike:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def _require(config: InputConfig, name: str, needed: Any) -> None:
-    if getattr(config, name) != needed:
-        raise ValueError(
-            f"{name} must be {needed!r} without TensorFlow, got {getattr(config, name)!r}; use make_train_input_fn or "
-            "make_eval_input_fn for it"
-        )
+def _require(config: InputConfig, **options: Any) -> None:
+    for name, needed in options.items():
+        if getattr(config, name) != needed:
+            raise ValueError(
+                f"{name} must be {needed!r} without TensorFlow, got {getattr(config, name)!r}; use make_train_input_fn "
+                "or make_eval_input_fn for it"
+            )

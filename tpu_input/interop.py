@@ -92,8 +92,8 @@ def load(
     check_params(params)
     weights = None if class_weight is None else _weights_by_class(manifest, class_weight)
     if training or (training is None and split == "train"):
-        batches = _training(manifest, config, split, params, feeder, epochs, start_step, normalize)
-        return batches if weights is None else _weighted(batches, weights)
+        batches, steps = _training(manifest, config, split, params, epochs, start_step)
+        return _triples(batches, config, normalize, weights).apply(tf.data.experimental.assert_cardinality(steps))
     if epochs is not None or start_step:
         raise ValueError(
             f"epochs and start_step are for training, and evaluation of {split!r} is one pass; leave them out, or set "
@@ -101,8 +101,20 @@ def load(
         )
     if not static_batch and config.layout != "NHWC" and not normalize:
         raise ValueError(f"layout {config.layout!r} is for batches of one size; set static_batch=True for evaluation")
-    batches = _evaluation(manifest, config, split, params, feeder, static_batch, normalize)
-    return batches if weights is None else _weighted(batches, weights)
+    num_examples = len(own_share(manifest.split(split).num_examples, feeder))
+    steps = -(-num_examples // batch_size)
+    if static_batch:
+        steps = eval_steps(manifest, split, batch_size * num_hosts, num_hosts)
+    batches = make_eval_input_fn(manifest, config, split)(params).take(steps)
+    batches = _triples(batches, config, normalize, weights)
+
+    @no_autograph
+    def unpadded(step: tf.Tensor, batch: Any) -> Any:
+        return tf.nest.map_structure(lambda values: values[: num_examples - step * batch_size], batch)
+
+    if not static_batch and num_examples % batch_size:
+        batches = batches.enumerate().map(unpadded)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
 
 def _weights_by_class(manifest: Manifest, class_weight: Mapping[int, float]) -> npt.NDArray[np.float32]:
@@ -124,28 +136,13 @@ def _weights_by_class(manifest: Manifest, class_weight: Mapping[int, float]) -> 
     return weights
 
 
-def _weighted(batches: tf.data.Dataset, weights: npt.NDArray[np.float32]) -> tf.data.Dataset:
-    @no_autograph
-    def weigh(images: Any, label: tf.Tensor, weight: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
-        return images, label, weight * tf.gather(weights, label)
-
-    return batches.map(weigh)
-
-
 def _training(
-    manifest: Manifest,
-    config: InputConfig,
-    split: str,
-    params: dict[str, int],
-    host: Host,
-    epochs: int | None,
-    start_step: int,
-    normalize: bool,
-) -> tf.data.Dataset:
+    manifest: Manifest, config: InputConfig, split: str, params: dict[str, int], epochs: int | None, start_step: int
+) -> tuple[tf.data.Dataset, int]:
+    """Returns (batches of the input_fn, whose weights are 0 behind the last epoch; their number)."""
     if epochs is None:
-        batches = make_train_input_fn(manifest, config, split, start_step)(params)
-        cardinality = tf.data.INFINITE_CARDINALITY
-        return _triples(batches, config, normalize).apply(tf.data.experimental.assert_cardinality(cardinality))
+        return make_train_input_fn(manifest, config, split, start_step)(params), tf.data.INFINITE_CARDINALITY
+    host, batch_size = Host.from_params(params), params["batch_size"]
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, or None for an endless dataset, got {epochs!r}")
     if not config.deterministic or config.service:
@@ -158,8 +155,7 @@ def _training(
             "epochs with a cache needs a single host, as every host takes its own share of the examples; "
             "leave epochs out and count steps"
         )
-    batch_size, lanes = params["batch_size"], host.lanes(params["batch_size"])
-    num_examples = epochs * manifest.split(split).num_examples
+    lanes, num_examples = host.lanes(batch_size), epochs * manifest.split(split).num_examples
     steps = -(-num_examples // lanes) * config.echo
     if start_step >= steps:
         raise ValueError(f"start_step must be below the {steps} steps of epochs={epochs}, got {start_step!r}")
@@ -174,43 +170,21 @@ def _training(
         counts = step // config.echo * lanes + positions < num_examples
         return features | {"weight": features["weight"] * tf.cast(counts, tf.float32)}, label
 
-    batches = _triples(batches.enumerate(start_step).map(counted), config, normalize)
-    return batches.apply(tf.data.experimental.assert_cardinality(steps - start_step))
+    return batches.enumerate(start_step).map(counted), steps - start_step
 
 
-def _evaluation(
-    manifest: Manifest,
-    config: InputConfig,
-    split: str,
-    params: dict[str, int],
-    host: Host,
-    static_batch: bool,
-    normalize: bool,
+def _triples(
+    batches: tf.data.Dataset, config: InputConfig, normalize: bool, weights: npt.NDArray[np.float32] | None
 ) -> tf.data.Dataset:
-    batch_size, num_examples = params["batch_size"], len(own_share(manifest.split(split).num_examples, host))
-    steps = -(-num_examples // batch_size)
-    if static_batch:
-        steps = eval_steps(manifest, split, batch_size * host.num_hosts, host.num_hosts)
-    batches = _triples(make_eval_input_fn(manifest, config, split)(params).take(steps), config, normalize)
-
-    @no_autograph
-    def unpadded(step: tf.Tensor, batch: Any) -> Any:
-        return tf.nest.map_structure(lambda values: values[: num_examples - step * batch_size], batch)
-
-    if not static_batch and num_examples % batch_size:
-        batches = batches.enumerate().map(unpadded)
-    return batches.apply(tf.data.experimental.assert_cardinality(steps))
-
-
-def _triples(batches: tf.data.Dataset, config: InputConfig, normalize: bool) -> tf.data.Dataset:
-    """Returns the batches of an input_fn as (image, label, weight)."""
+    """Returns the batches of an input_fn as (image, label, weight); `weights` are of the classes."""
 
     @no_autograph
     def triple(features: dict[str, tf.Tensor], label: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         inputs = {name: values for name, values in features.items() if name != "weight"}
         if normalize:
             inputs["image"] = from_infeed(inputs["image"], config)
-        return inputs if config.features else inputs["image"], label, features["weight"]
+        weight = features["weight"] if weights is None else features["weight"] * tf.gather(weights, label)
+        return inputs if config.features else inputs["image"], label, weight
 
     return batches.map(triple, num_parallel_calls=PARALLEL_LAYOUTS if normalize else None)
 

@@ -19,14 +19,10 @@ from tpu_input.config import InputConfig
 if TYPE_CHECKING:
     from tpu_input.datasets import DatasetLike
 
-
-def _operations() -> Any:
-    """Returns the module of cast(), subtract() and divide()."""
-    if hasattr(keras, "ops"):
-        return keras.ops
-    import tensorflow as tf  # of Keras 2
-
-    return tf
+if hasattr(keras, "ops"):
+    _ops = keras.ops
+else:
+    import tensorflow as _ops  # type: ignore[no-redef]  # of Keras 2
 
 
 @keras.saving.register_keras_serializable(package="tpu_input")
@@ -46,7 +42,7 @@ class Normalize(keras.layers.Layer):  # type: ignore[misc]
           std: Red, green and blue that are divided by, in [0, 255]: InputConfig.std. Default: ImageNet's.
           options: As of every keras.layers.Layer: name, dtype, ….
         """
-        super().__init__(trainable=False, **{name: value for name, value in options.items() if name != "trainable"})
+        super().__init__(**options | {"trainable": False})
         self.mean, self.std = ([float(value) for value in channels] for channels in (mean, std))
 
     @classmethod
@@ -67,9 +63,8 @@ class Normalize(keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, images: Any) -> Any:
         """Returns the images, [..., 3] of any dtype in [0, 255], normalized."""
-        ops = _operations()
-        images = ops.subtract(ops.cast(images, "float32"), ops.cast(self.mean, "float32"))
-        return ops.cast(ops.divide(images, ops.cast(self.std, "float32")), self.compute_dtype)
+        images = _ops.subtract(_ops.cast(images, "float32"), _ops.cast(self.mean, "float32"))
+        return _ops.cast(_ops.divide(images, _ops.cast(self.std, "float32")), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Returns the shape of the images, which stays the same."""

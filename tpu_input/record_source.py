@@ -74,29 +74,26 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
     features: dict[str, Any] = {"image/encoded": _IMAGE, "image/key": _tfds("text_feature.Text", text={})}
     names = [*["(none)"] * manifest.first_label, *manifest.classes]
     kind = manifest.label_kind
-    label_name = kind.key if kind.needs_classes else ""
-    label = _tfds("class_label_feature.ClassLabel", classLabel={"numClasses": str(len(names))})
-    if label_name:
-        as_many = _tfds("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
-        features[label_name] = as_many if kind.is_list else label
-    for name, feature in manifest.features.items():
-        features[name] = _tfds_feature(feature)
     info: dict[str, Any] = {
         "fileFormat": "tfrecord",
         "splits": [_tfds_split(manifest, name) for name in manifest.splits],
         "version": f"{manifest.version}.0.0",
     }
-    if label_name:
-        info["supervisedKeys"] = {"tuple": {"items": [{"featureKey": key} for key in ("image/encoded", label_name)]}}
-    schema = _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
-    texts = {TFDS_FEATURES_NAME: json.dumps(schema, indent=1) + "\n"}
-    if label_name:
+    class_names = {}
+    if kind.needs_classes:
+        label = _tfds("class_label_feature.ClassLabel", classLabel={"numClasses": str(len(names))})
+        as_many = _tfds("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
+        features[kind.key] = as_many if kind.is_list else label
+        info["supervisedKeys"] = {"tuple": {"items": [{"featureKey": key} for key in ("image/encoded", kind.key)]}}
         if broken := next((name for name in names if name.splitlines() != [name.strip()]), None):
             raise ValueError(
                 f"class {broken!r} has a line break or spaces around it, and TensorFlow Datasets reads a name a line; "
                 "rename it with: jpeg2tpu relabel"
             )
-        texts[f"{label_name.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
+        class_names = {f"{kind.key.replace('/', '.')}.labels.txt": "".join(f"{name}\n" for name in names)}
+    features |= {name: _tfds_feature(feature) for name, feature in manifest.features.items()}
+    schema = _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
+    texts = {TFDS_FEATURES_NAME: json.dumps(schema, indent=1) + "\n"} | class_names
     texts[TFDS_INFO_NAME] = json.dumps(info, indent=1) + "\n"  # last: without it, there is no dataset for its readers
     for name, text in texts.items():
         write_bytes(f"{manifest.path}/{name}", text.encode())

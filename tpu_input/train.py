@@ -24,16 +24,10 @@ from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.batches import PREFETCHED_STEPS, to_batches
-from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_memory, shuffled
+from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, shuffled
 from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
 from tpu_input.pipeline.hosts import Host, check_params, check_steps
-from tpu_input.pipeline.images import (
-    Resize,
-    augment_crops,
-    decode_for_training,
-    decode_whole,
-    for_images_of,
-)
+from tpu_input.pipeline.images import Resize, augment_crops, decode_for_training, decode_whole, for_images_of
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, is_in_memory, turns
 from tpu_input.pipeline.reading import finished, no_autograph, records
@@ -115,11 +109,8 @@ def crops_of_records(
     if not is_small:
         check_memory(cache_bytes(manifest, split, host, config), config)
     ranges, places = _plan_memory(manifest, split, host, config, batch_size, step, by_share=not is_small)
-    return from_memory(
-        records(manifest, split, ranges),
-        sum(map(len, ranges)),
-        lambda _, serialized: crops(places, lambda place: serialized[place]),
-    )
+    in_memory = records(manifest, split, ranges).batch(sum(map(len, ranges)))  # one element, which is read once
+    return in_memory.flat_map(no_autograph(lambda _, serialized: crops(places, lambda place: serialized[place])))
 
 
 def _order(manifest: Manifest, split: str, host: Host, config: InputConfig, batch_size: int) -> Order:
@@ -132,14 +123,7 @@ def _plan_memory(
 ) -> tuple[list[range], tf.data.Dataset]:
     """Returns (ranges of the records that a host keeps, dataset of (number over all epochs, place) in order).
 
-    Args:
-      manifest: The dataset.
-      split: Name of the split.
-      host: The host.
-      config: For the order.
-      batch_size: Examples in a batch of the host.
-      step: Step to begin with.
-      by_share: Whether a host keeps a share of its own, unless the order needs all records on every host.
+    With `by_share`, a host keeps a share of its own, unless the order needs all records on every host.
     """
     num_examples, positions = manifest.split(split).num_examples, host.positions(batch_size)
     if by_share and config.sampling == "equal":
@@ -194,6 +178,7 @@ def crops_of_decoded(
     def serialized(features: dict[str, tf.Tensor], label: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         return features | {"image": tf.io.serialize_tensor(features["image"])}, label
 
+    @no_autograph
     def crops(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.data.Dataset:
         @no_autograph
         def crop(number: tf.Tensor, place: tf.Tensor) -> tuple[dict[str, Any], tf.Tensor]:
@@ -210,7 +195,7 @@ def crops_of_decoded(
     in_order = dataclasses.replace(config, deterministic=True)
     dataset = decode_records(dataset, manifest, split, in_order, decode, tf.zeros([1, 1, 3], tf.uint8))
     dataset = dataset.map(serialized, num_parallel_calls=parallel_decodes(config.service))
-    return from_memory(dataset, sum(map(len, ranges)), crops)
+    return dataset.batch(sum(map(len, ranges))).flat_map(crops)
 
 
 def _served(

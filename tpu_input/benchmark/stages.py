@@ -81,22 +81,20 @@ def _first_pixel(image: tf.Tensor, _window: tf.Tensor, _config: InputConfig) -> 
     return tf.ensure_shape(image[:1, :1], [1, 1, 3])
 
 
-def _read(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> tf.data.Dataset:
-    """Returns the records from their places in the shards, as training reads a split that is not kept in memory."""
-    order = Order.of(manifest, split, batch_size, config.seed, config.block_records, config.sampling)
-    return lane_records(manifest, split, order, range(batch_size), 0)
-
-
 def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
     def read() -> tf.data.Dataset:
-        return _read(manifest, config, split, batch_size).map(no_autograph(lambda _, serialized: serialized))
+        """Returns the records from their places in the shards, as training reads a split that is not kept in memory."""
+        order = Order.of(manifest, split, batch_size, config.seed, config.block_records, config.sampling)
+        lanes = lane_records(manifest, split, order, range(batch_size), 0)
+        return lanes.map(no_autograph(lambda _, serialized: serialized))
 
     @no_autograph
     def parsed(serialized: tf.Tensor) -> tf.Tensor:
         return parse(serialized, manifest.first_label, manifest.record)["encoded"]
 
     @no_autograph
-    def window(encoded: tf.Tensor) -> tf.Tensor:
+    def window(serialized: tf.Tensor) -> tf.Tensor:
+        encoded = parsed(serialized)
         seed = tf.stack([tf.constant(0, tf.int64), tf.cast(tf.strings.length(encoded), tf.int64)])
         return random_window(tf.io.extract_jpeg_shape(encoded), seed, config)
 
@@ -110,11 +108,7 @@ def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_s
         "parse": _counted(lambda: read().map(parsed, **parallel), batch_size, config.echo),
     }
     if manifest.record.encoding == "jpeg":  # a PNG among them fails in extract_jpeg_shape(), hence ignore_errors()
-        candidates["crop"] = _counted(
-            lambda: read().map(no_autograph(lambda serialized: window(parsed(serialized))), **parallel).ignore_errors(),
-            batch_size,
-            config.echo,
-        )
+        candidates["crop"] = _counted(lambda: read().map(window, **parallel).ignore_errors(), batch_size, config.echo)
     return candidates
 
 

@@ -83,7 +83,9 @@ def changes(
         cached = dataclasses.replace(config, cache=cache)
         try:
             check_memory(cache_bytes(manifest, split, Host(), cached), cached)
-            part = _first_shard(manifest, split)
+            split_info = manifest.split(split)
+            first_shard = dataclasses.replace(split_info, shards=split_info.shards[:1])
+            part = dataclasses.replace(manifest, splits={split: first_shard})
             if cache_bytes(part, split, Host(), cached) > _CACHE_BYTES:
                 raise ValueError(
                     f'cache="{cache}" was not tried: the first shard alone needs more memory than a trial may use'
@@ -97,21 +99,8 @@ def changes(
 
 def _others(config: InputConfig) -> dict[str, Any]:
     """Returns the options that are worth changing, with their new values."""
-    others: dict[str, Any] = {}
-    if config.echo == 1:
-        others["echo"] = 2
-    if config.dtype != "uint8":
-        others["dtype"] = "uint8"
-    if config.layout != "NHWC":
-        others["layout"] = "NHWC"
-    if config.deterministic:
-        others["deterministic"] = False
-    return others
-
-
-def _first_shard(manifest: Manifest, split: str) -> Manifest:
-    split_info = manifest.split(split)
-    return dataclasses.replace(manifest, splits={split: dataclasses.replace(split_info, shards=split_info.shards[:1])})
+    others: dict[str, Any] = {"echo": max(config.echo, 2), "dtype": "uint8", "layout": "NHWC", "deterministic": False}
+    return {name: value for name, value in others.items() if getattr(config, name) != value}
 
 
 def _stored_smaller(manifest: Manifest, split: str, sample: Sequence[bytes], side: int, folder: str) -> Manifest | None:

@@ -16,49 +16,21 @@ from typing import Any, NoReturn
 
 from tpu_input.command_line import help_text
 from tpu_input.command_line.dataclass_options import suggestion
-from tpu_input.command_line.output import (
-    SECONDS_PER_LINE,
-    activity,
-    failed,
-    is_json,
-    is_quiet,
-    note,
-    output,
-    print_error,
-    print_failure,
-    print_line,
-    print_traceback,
-    printable,
-    shows_progress,
-    speed,
-    to_json,
-)
-
-__all__ = [
-    "EXIT_CODES",
-    "INTERRUPTED",
-    "SECONDS_PER_LINE",
-    "TERMINATED",
-    "Misused",
-    "Parser",
-    "Terminated",
-    "activity",
-    "exit_code",
-    "failed",
-    "is_json",
-    "is_quiet",
-    "note",
-    "output",
-    "print_error",
-    "print_failure",
-    "print_line",
-    "print_traceback",
-    "printable",
-    "shows_progress",
-    "sigterm_raises",
-    "speed",
-    "to_json",
-]
+from tpu_input.command_line.output import SECONDS_PER_LINE as SECONDS_PER_LINE
+from tpu_input.command_line.output import activity as activity
+from tpu_input.command_line.output import failed as failed
+from tpu_input.command_line.output import is_json as is_json
+from tpu_input.command_line.output import is_quiet as is_quiet
+from tpu_input.command_line.output import note as note
+from tpu_input.command_line.output import output as output
+from tpu_input.command_line.output import print_error as print_error
+from tpu_input.command_line.output import print_failure as print_failure
+from tpu_input.command_line.output import print_line as print_line
+from tpu_input.command_line.output import print_traceback as print_traceback
+from tpu_input.command_line.output import printable as printable
+from tpu_input.command_line.output import shows_progress as shows_progress
+from tpu_input.command_line.output import speed as speed
+from tpu_input.command_line.output import to_json as to_json
 
 # Exit codes that shells report for a process that was ended by a signal: 128 + the signal's number.
 # https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
@@ -139,10 +111,7 @@ def _as_spelled(args: Sequence[str], options: Collection[str]) -> list[str]:
 def _without_names(args: Sequence[str], arguments: Collection[str], options: Collection[str]) -> list[str]:
     """Returns arguments with --dataset=D as D if a command has the argument DATASET: it is an option of other commands.
 
-    Args:
-      args: What was given.
-      arguments: Arguments of the command as they are in its usage, such as DATASET.
-      options: Options of the command.
+    `arguments` are the command's as they are in its usage, such as DATASET.
     """
     names = {f"--{name.lower()}" for name in arguments} - {*options}
     words: list[str] = []

@@ -34,18 +34,15 @@ def script(shell: Shell) -> str:
     return str(argcomplete.shellcode([_PROGRAM], shell=shell))
 
 
-def is_asked() -> bool:
-    """Returns whether a shell has started this process to complete a command line."""
-    return "_ARGCOMPLETE" in os.environ
-
-
 def complete(packages: Mapping[str, str], others: Mapping[str, Collection[str]]) -> None:
-    """Writes the words that complete the command line to the shell, and ends the process.
+    """Writes the words that complete the command line to the shell and ends the process, if a shell has started it.
 
     Args:
       packages: Package of each command, whose __main__ has make_parser(); it is imported only for its own commands.
       others: Arguments of the commands of no package.
     """
+    if "_ARGCOMPLETE" not in os.environ:
+        return
     import argcomplete
 
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT", "0"))]

@@ -58,18 +58,13 @@ def first_error(error: BaseException) -> BaseException:
 
     An interruption precedes all that is raised while it is handled.
     """
-    chain, ids = [error], {id(error)}
-    while (before := _handled(chain[-1])) and id(before) not in ids:
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) and before not in chain:
         chain.append(before)
-        ids.add(id(before))
     for earlier in reversed(chain):
         if isinstance(earlier, KeyboardInterrupt):
             return earlier
     return next((earlier for earlier in chain if not _CLOSED.search(str(earlier))), error)
-
-
-def _handled(error: BaseException) -> BaseException | None:
-    return error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager

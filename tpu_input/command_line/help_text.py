@@ -91,9 +91,9 @@ def everyday(parser: argparse.ArgumentParser, names: Sequence[str] | None) -> li
     """
     options = {action.option_strings[-1]: action for action in _options(parser)}
     if names is None:
-        names = [option for title, group in _groups(parser) if title != MESSAGES for option in map(_flag, group)]
+        names = [action.option_strings[-1] for title, group in _groups(parser) if title != MESSAGES for action in group]
     required = [option for option, action in options.items() if action.required and option not in names]
-    actions = [*parser._get_positional_actions(), *(options[option] for option in [*required, *names] if option)]
+    actions = [*parser._get_positional_actions(), *(options[option] for option in [*required, *names])]
     rows = [(name(action), _first_sentence(description(action))) for action in dict.fromkeys(actions)]
     titles = ", ".join(title for title, _ in _groups(parser))
     rest = f"{parser.prog} --help-all describes all {len(options)} options in full: {titles}."
@@ -136,10 +136,6 @@ def description(action: argparse.Action) -> str:
 def _positional(action: argparse.Action) -> str:
     words = name(action)
     return {"*": f"[{words} …]", "+": f"{words} …"}.get(str(action.nargs), words)
-
-
-def _flag(action: argparse.Action) -> str:
-    return action.option_strings[-1] if action.option_strings else ""
 
 
 def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:

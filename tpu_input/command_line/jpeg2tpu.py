@@ -14,12 +14,10 @@ from typing import NamedTuple
 from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, completion, help_text, print_error, print_line
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.distribution import __version__
-from tpu_input.command_line.output import AddFlag, add_output_flags
+from tpu_input.command_line.output import AddFlag as AddFlag
+from tpu_input.command_line.output import add_output_flags
 from tpu_input.command_line.program import end_process
 from tpu_input.command_line.streams import streams
-
-__all__ = ["COMMANDS", "AddFlag", "Command", "add_command", "main"]
-
 
 _COMPLETION = "print the script that completes commands and flags in a shell"
 
@@ -89,23 +87,21 @@ def add_command(
 _SERVERS = ("dispatcher", "worker")  # which run until they are ended, and have no result
 
 
-def _help() -> str:
+def _help() -> list[str]:
     summaries = {name: command.summary for name, command in COMMANDS.items()} | {"completion": _COMPLETION}
-    return "\n".join(
-        [
-            "usage: jpeg2tpu [--version] COMMAND …",
-            "",
-            "Images and labels to sharded TFRecords, to batches for an accelerator, to a",
-            "trained classifier.",
-            "Run jpeg2tpu COMMAND --help for the everyday options of a command, and",
-            "jpeg2tpu COMMAND --help-all for all of them.",
-            "",
-            "commands:",
-            *help_text.table(list(summaries.items())),
-            "",
-            EXIT_CODES.rstrip(),
-        ]
-    )
+    return [
+        "usage: jpeg2tpu [--version] COMMAND …",
+        "",
+        "Images and labels to sharded TFRecords, to batches for an accelerator, to a",
+        "trained classifier.",
+        "Run jpeg2tpu COMMAND --help for the everyday options of a command, and",
+        "jpeg2tpu COMMAND --help-all for all of them.",
+        "",
+        "commands:",
+        *help_text.table(list(summaries.items())),
+        "",
+        *EXIT_CODES.splitlines(),
+    ]
 
 
 def _completion(argv: Sequence[str]) -> int:
@@ -130,9 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
-    if completion.is_asked():
-        packages = {command: entry.package for command, entry in COMMANDS.items()}
-        completion.complete(packages, {"completion": completion.SHELLS})
+    packages = {command: entry.package for command, entry in COMMANDS.items()}
+    completion.complete(packages, {"completion": completion.SHELLS})
     with streams():
         code = _run(name, arguments)
     if argv is None:
@@ -142,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, arguments: list[str]) -> int:
     if name in ("-h", "--help", "--help-all", "--help_all"):
-        for line in _help().split("\n"):
+        for line in _help():
             print_line(line)
         return 0
     if name == "--version":

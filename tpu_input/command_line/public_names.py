@@ -11,8 +11,8 @@ from typing import Any
 from tpu_input.command_line.distribution import needing_extras
 
 
-def publish(package: str, homes: Mapping[str, str]) -> None:
-    """Makes names of other modules names of a package; called in the package's __init__.py.
+def publish(package: str, homes: Mapping[str, str]) -> list[str]:
+    """Makes names of other modules names of a package, and returns them; called in the package's __init__.py.
 
     A public function may have the name of the module that it is in: `beam_pipelines.convert` is the function. When a
     module is imported, Python sets it as an attribute of its package; for these names, that is ignored.
@@ -43,3 +43,4 @@ def publish(package: str, homes: Mapping[str, str]) -> None:
             return sorted({*super().__dir__(), *homes})
 
     sys.modules[package].__class__ = Package
+    return list(homes)

@@ -22,12 +22,8 @@ _INVISIBLE = "\xad\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u
 def canonical(name: str) -> str:
     """Returns a class name in Unicode form NFC, without white space and invisible characters around it; maybe ""."""
     name = unicodedata.normalize("NFC", name)
-    begin, end = 0, len(name)
-    while begin < end and _is_blank(name[begin]):
-        begin += 1
-    while end > begin and _is_blank(name[end - 1]):
-        end -= 1
-    return name[begin:end]
+    visible = [place for place, character in enumerate(name) if not _is_blank(character)]
+    return name[visible[0] : visible[-1] + 1] if visible else ""
 
 
 def _is_blank(character: str) -> bool:

@@ -137,9 +137,9 @@ class IndexWriter:
         pa.default_memory_pool().release_unused()  # else some 15 MB stay with the allocator
 
     def _add_batch(self, columns: Sequence[Sequence[Any]]) -> None:
-        names = {name: number for number, name in enumerate(IndexRow._fields)}
-        self._schema = SCHEMA_OF_SETS if stored_kind(columns[names["label"]][0]).is_list else SCHEMA
-        if columns[names["features"]][0]:
+        first = IndexRow(*(column[0] for column in columns))
+        self._schema = SCHEMA_OF_SETS if stored_kind(first.label).is_list else SCHEMA
+        if first.features:
             self._schema = self._schema.append(_FEATURES)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=False)]
         self._batches.append(pa.record_batch(arrays, schema=self._schema))
@@ -257,9 +257,8 @@ def read_positions(content: bytes, shard: Shard) -> npt.NDArray[np.int64] | None
       pyarrow.ArrowException: The content is not a valid index.
     """
     file, names = pq.ParquetFile(pa.BufferReader(content)), ["offset", "length"]
-    if any(file.schema_arrow.field(name).type != pa.int64() for name in names):
-        return None
-    if file.metadata.num_rows != shard.num_examples:
+    is_typed = all(file.schema_arrow.field(name).type == pa.int64() for name in names)
+    if not is_typed or file.metadata.num_rows != shard.num_examples:
         return None
     table = file.read(names, use_threads=False)
     columns = [table[name].to_numpy() for name in names]

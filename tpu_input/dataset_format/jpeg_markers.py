@@ -110,9 +110,8 @@ def bare(data: bytes) -> bytes:
     output += data[offset:]
     if _frame(data)[0] in _DECODED_FRAMES - _PROGRESSIVE_FRAMES and len(output) > scan + 2:
         parameters = scan + 3 + 2 * output[scan + 2]
-        output[parameters : parameters + 3] = (
-            b"\x00\x3f\x00"  # the values for all coefficients in one scan: T.81, B.2.3
-        )
+        # The values for all coefficients in one scan: T.81, B.2.3.
+        output[parameters : parameters + 3] = b"\x00\x3f\x00"
     return bytes(output)
 
 

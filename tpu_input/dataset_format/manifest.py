@@ -374,7 +374,8 @@ def _manifest(value: object, path: str) -> Manifest:
     names = {field.name for field in dataclasses.fields(Manifest)} - {"path", "record"}
     fields = json_fields.fields(value, "it", sorted(names - set(_OPTIONAL)), _OPTIONAL)
     classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(fields["classes"], "classes"))
-    kind = label_kind(_options(fields["options"]).get("label_type", ONE.name))
+    options = _options(fields["options"])
+    kind = label_kind(options.get("label_type", ONE.name))
     if (kind.needs_classes and not classes) or len(set(classes)) < len(classes):
         raise ValueError(f"classes must name each class once, got {json_fields.short_repr(fields['classes'])}")
     splits = json_fields.mapping(fields["splits"], "splits")
@@ -387,13 +388,10 @@ def _manifest(value: object, path: str) -> Manifest:
         path=path,
         classes=classes,
         first_label=json_fields.count(fields["first_label"], "first_label", 0, 1),
-        splits={
-            name: _split(name, split, len(classes), _options(fields["options"]), num_editions)
-            for name, split in splits.items()
-        },
+        splits={name: _split(name, split, len(classes), options, num_editions) for name, split in splits.items()},
         num_inputs=json_fields.count(fields["num_inputs"], "num_inputs"),
         num_rejected=json_fields.counts(fields["num_rejected"], "num_rejected", 1),
-        options=_options(fields["options"]),
+        options=options,
         fingerprint=json_fields.sha256(fields["fingerprint"], "fingerprint"),
         num_fixed=json_fields.counts(fields.get("num_fixed", {}), "num_fixed", 1),
         num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
@@ -440,9 +438,8 @@ def _split(name: str, value: object, num_classes: int, options: dict[str, Any], 
     called = f"split {name!r}"
     fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
     shard_format = options.get("format", "tfrecord")
-    entries = [
-        _shard(name, shard, shard_format) for shard in json_fields.array(fields["shards"], f"shards of {called}")
-    ]
+    values = json_fields.array(fields["shards"], f"shards of {called}")
+    entries = [_shard(name, shard, shard_format) for shard in values]
     shards, places = tuple(shard for shard, _ in entries), [place for _, place in entries]
     groups = [list(group) for _, group in itertools.groupby(places, lambda place: place.edition)]
     if (

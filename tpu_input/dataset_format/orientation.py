@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -91,12 +91,11 @@ def _in_bands(image: Image.Image, mode: str, function: Callable[[Image.Image], I
 
     The function must treat each pixel independently and return an image of `mode`.
     """
-    rows = max(_BAND_PIXELS // image.width, 1)
-    if rows >= image.height:
+    boxes = _boxes(image)
+    if len(boxes) == 1:
         return function(image)
     result = Image.new(mode, image.size)
-    for top in range(0, image.height, rows):
-        box = (0, top, image.width, min(top + rows, image.height))
+    for box in boxes:
         result.paste(function(image.crop(box)), box)
     return result
 
@@ -105,7 +104,7 @@ def is_transparent(image: Image.Image) -> bool:
     """Returns whether no pixel of a decoded image is visible."""
     if not image.has_transparency_data:
         return False
-    return not any(band.convert("RGBA").getchannel("A").getextrema()[1] for band in _bands(image))
+    return not any(image.crop(box).convert("RGBA").getchannel("A").getextrema()[1] for box in _boxes(image))
 
 
 def is_dark(image: Image.Image) -> bool:
@@ -113,12 +112,13 @@ def is_dark(image: Image.Image) -> bool:
     if not image.mode.startswith("I"):
         return False
     # Pillow has the extrema of "I", but not of all modes of 16 bits.
-    return all(np.asarray(band.convert("I")).max() < 1 << 14 for band in _bands(image))
+    return all(np.asarray(image.crop(box).convert("I")).max() < 1 << 14 for box in _boxes(image))
 
 
-def _bands(image: Image.Image) -> Iterator[Image.Image]:
+def _boxes(image: Image.Image) -> list[tuple[int, int, int, int]]:
+    """Returns the bands of rows of an image, each as (left, top, right, bottom)."""
     rows = max(_BAND_PIXELS // image.width, 1)
-    return (image.crop((0, top, image.width, min(top + rows, image.height))) for top in range(0, image.height, rows))
+    return [(0, top, image.width, min(top + rows, image.height)) for top in range(0, image.height, rows)]
 
 
 def _is_negative(image: Image.Image) -> bool:

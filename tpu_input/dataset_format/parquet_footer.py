@@ -135,15 +135,13 @@ class _Parser:
         return self._content[self._offset - count : self._offset]
 
     def _varint(self) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, 64, 7):
             byte = self._byte()
             value |= (byte & 127) << shift
-            shift += 7
             if byte < 128:
                 return value
-            if shift > 63:
-                raise IndexError
+        raise IndexError
 
     def _signed(self) -> int:
         value = self._varint()

@@ -15,49 +15,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, stored_kind
-from tpu_input.dataset_format.manifest import (
-    MANIFEST_NAME,
-    MAX_INDEX_BYTES,
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    Shard,
-    Split,
-    in_edition,
-    manifest_name,
-    parse_shard_name,
-    shard_name,
-    valid_split,
-)
-from tpu_input.dataset_format.record_spec import IMAGE_KEY, IMAGENET, LABEL_KEY, LABELS_KEY, MNIST, RecordSpec
-from tpu_input.dataset_format.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
-
-__all__ = [
-    "FEATURES",
-    "FRAME_BYTES",
-    "IMAGENET",
-    "IMAGE_KEY",
-    "MANIFEST_NAME",
-    "MAX_INDEX_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "MNIST",
-    "Manifest",
-    "Record",
-    "RecordSpec",
-    "Shard",
-    "Split",
-    "decode",
-    "encode",
-    "frame",
-    "image_of",
-    "in_edition",
-    "manifest_name",
-    "parse",
-    "parse_int64",
-    "parse_shard_name",
-    "read_frames",
-    "shard_name",
-    "valid_split",
-]
+from tpu_input.dataset_format.manifest import MANIFEST_NAME as MANIFEST_NAME
+from tpu_input.dataset_format.manifest import MAX_INDEX_BYTES as MAX_INDEX_BYTES
+from tpu_input.dataset_format.manifest import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
+from tpu_input.dataset_format.manifest import Manifest as Manifest
+from tpu_input.dataset_format.manifest import Shard as Shard
+from tpu_input.dataset_format.manifest import Split as Split
+from tpu_input.dataset_format.manifest import in_edition as in_edition
+from tpu_input.dataset_format.manifest import manifest_name as manifest_name
+from tpu_input.dataset_format.manifest import parse_shard_name as parse_shard_name
+from tpu_input.dataset_format.manifest import shard_name as shard_name
+from tpu_input.dataset_format.manifest import valid_split as valid_split
+from tpu_input.dataset_format.record_spec import IMAGE_KEY as IMAGE_KEY
+from tpu_input.dataset_format.record_spec import IMAGENET as IMAGENET
+from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
+from tpu_input.dataset_format.record_spec import MNIST as MNIST
+from tpu_input.dataset_format.record_spec import RecordSpec as RecordSpec
+from tpu_input.dataset_format.tfrecord import FRAME_BYTES as FRAME_BYTES
+from tpu_input.dataset_format.tfrecord import Example, serialize
+from tpu_input.dataset_format.tfrecord import frame as frame
+from tpu_input.dataset_format.tfrecord import read_frames as read_frames
 
 NO_LABEL = -(2**31)  # label that parse() returns for a record without a label
 PNG_BEGIN = b"\x89PNG\r\n\x1a\n"
@@ -247,31 +224,16 @@ def parse_int64(
     import tensorflow as tf
 
     spec = spec or RecordSpec()
+    key, label_spec = spec.label_key, tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label)
     if num_labels is not None:
-        return _parse_labels(serialized, first_label, spec, num_labels)
-    types = {bytes: tf.string, int: tf.int64}
-    image, label = (types[FEATURES[key].kind] for key in (IMAGE_KEY, LABEL_KEY))
-    features = tf.io.parse_single_example(
-        serialized,
-        {
-            spec.image_key: tf.io.FixedLenFeature([], image, ""),
-            spec.label_key: tf.io.FixedLenFeature([], label, NO_LABEL + first_label),
-        },
-    )
-    return {"encoded": features[spec.image_key], "label": features[spec.label_key] - first_label}
-
-
-def _parse_labels(serialized: Any, first_label: int, spec: RecordSpec, num_labels: int) -> dict[str, Any]:
-    import tensorflow as tf
-
-    feature_specs = {
-        spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
-        LABELS_KEY: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
-    }
+        key, label_spec = LABELS_KEY, tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+    feature_specs = {spec.image_key: tf.io.FixedLenFeature([], tf.string, ""), key: label_spec}
     features = tf.io.parse_single_example(serialized, feature_specs)
-    labels = features[LABELS_KEY] - first_label
-    valid = tf.logical_and(labels >= 0, labels < num_labels)
-    indices = tf.boolean_mask(labels, valid)
-    counts = tf.scatter_nd(indices[:, None], tf.ones_like(indices), tf.constant([num_labels], tf.int64))
-    label = tf.where(tf.reduce_all(valid), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
-    return {"encoded": features[spec.image_key], "label": tf.ensure_shape(label, [num_labels])}
+    label = features[key] - first_label
+    if num_labels is not None:
+        valid = tf.logical_and(label >= 0, label < num_labels)
+        indices = tf.boolean_mask(label, valid)
+        counts = tf.scatter_nd(indices[:, None], tf.ones_like(indices), tf.constant([num_labels], tf.int64))
+        label = tf.where(tf.reduce_all(valid), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
+        label = tf.ensure_shape(label, [num_labels])
+    return {"encoded": features[spec.image_key], "label": label}

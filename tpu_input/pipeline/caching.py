@@ -10,7 +10,6 @@ records and takes the ones at its positions in the order of training.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,10 +168,8 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
 def largest_image_bytes(manifest: Manifest, split: str) -> int:
     """Returns the bytes of uint8 pixels of an image with the split's mean height and mean width; 0 if not known."""
     split_info = manifest.split(split)
-    height, width = (
-        manifest.record.raw_shape[:2] if manifest.record.raw_shape else (split_info.height[1], split_info.width[1])
-    )
-    return int(height * width * 3)
+    sides = manifest.record.raw_shape or (split_info.height[1], split_info.width[1])
+    return int(sides[0] * sides[1] * 3)
 
 
 def check_memory(needed: int, config: InputConfig, available: int | None = None) -> None:
@@ -235,16 +232,3 @@ def _lines(path: str) -> list[str]:
             return file.read().splitlines()
     except OSError:
         return []
-
-
-def from_memory(dataset: tf.data.Dataset, count: int, examples: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
-    """Returns the dataset that `examples` makes of all elements of another one, which is read once, into memory.
-
-    Args:
-      dataset: Dataset of `count` elements of scalars.
-      count: Number of its elements, at least 1.
-      examples: Function of the components of `dataset`, each a tensor [count], that returns a dataset.
-    """
-    from tpu_input.pipeline.reading import no_autograph
-
-    return dataset.batch(count).flat_map(no_autograph(examples))

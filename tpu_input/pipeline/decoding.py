@@ -58,7 +58,7 @@ def decode_records(
     crop: Crop,
     black: Any,
     fetch: Fetch | None = None,
-    augment: Augmented | None = None,
+    augment: Augmented = lambda image, _: image,
 ) -> tf.data.Dataset:
     """Returns a dataset of ({"image", "weight"}, label), one element per record, corrupt records included.
 
@@ -113,13 +113,9 @@ def decode_records(
                 image = tf.nest.map_structure(tf.identity, image)
                 features = {"weight": tf.constant(1.0)} | further(serialized, fine)
                 label = tf.cast(label, label_dtype(manifest))
-            return {"image": augment(image, number) if augment else image} | features, label
+            return {"image": augment(image, number)} | features, label
         # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond takes no time.
-        image = tf.cond(
-            fine,
-            lambda: augment(image, number) if augment else image,
-            lambda: tf.nest.map_structure(tf.zeros_like, image),
-        )
+        image = tf.cond(fine, lambda: augment(image, number), lambda: tf.nest.map_structure(tf.zeros_like, image))
         features = {"image": image, "weight": tf.cast(fine, tf.float32)} | further(serialized, fine)
         features |= {"problem": problem, "epoch": number // epoch_numbers}
         return features, tf.cast(tf.where(fine, label, 0), label_dtype(manifest))
@@ -159,17 +155,16 @@ def _attempt(
 ) -> Callable[[tf.Tensor, tf.Tensor], _Image]:
     """Returns a function (example number, serialized) -> (image, label, whether it could be decoded)."""
 
-    def carefully(magic_checked: bool, *record: tf.Tensor) -> _Image:
-        @no_autograph
-        def straight(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
-            example = parse_int64(serialized, manifest.first_label, manifest.record, manifest.num_labels)
-            return crop(example["encoded"], number, magic_checked), example["label"], tf.constant(True)
+    @no_autograph
+    def straight(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
+        example = parse_int64(serialized, manifest.first_label, manifest.record, manifest.num_labels)
+        return crop(example["encoded"], number, False), example["label"], tf.constant(True)
 
+    def carefully(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
         failed = (black, tf.cast(no_label(manifest), tf.int64), tf.constant(False))
-        tried = tf.data.Dataset.from_tensors(record).map(straight).ignore_errors()
+        tried = tf.data.Dataset.from_tensors((number, serialized)).map(straight).ignore_errors()
         tried = tried.concatenate(tf.data.Dataset.from_tensors(failed)).take(1)
-        is_unread = tf.equal(record[1], "")
-        image: _Image = tf.cond(is_unread, lambda: failed, tried.get_single_element)
+        image: _Image = tf.cond(tf.equal(serialized, ""), lambda: failed, tried.get_single_element)
         return image
 
     def by_looks(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
@@ -177,11 +172,11 @@ def _attempt(
         image: _Image = tf.cond(
             has_magic_bytes(example["encoded"], manifest.record),
             lambda: (crop(example["encoded"], number, True), example["label"], tf.constant(True)),
-            lambda: carefully(False, number, serialized),
+            lambda: carefully(number, serialized),
         )
         return image
 
-    return (lambda *record: carefully(False, *record)) if config.on_corrupt == "skip" else by_looks
+    return carefully if config.on_corrupt == "skip" else by_looks
 
 
 def _problem(
@@ -190,25 +185,13 @@ def _problem(
     """Returns an error message about a record that names the record, the shard and the problem."""
     kind = manifest.record.encoding
     undecoded = f"has no {kind} image that can be decoded in feature {manifest.record.image_key}"
-    if manifest.num_labels is not None:
-        mislabelled = tf.constant(f"has a label on disk that is none of the {manifest.num_labels} classes")
-        return _described(manifest, path, place, serialized, tf.where(decoded, mislabelled, undecoded))
-    on_disk = tf.strings.as_string(label + manifest.first_label)
-    last = manifest.first_label + len(manifest.classes) - 1
-    mislabelled = tf.strings.join(
-        [
-            "has label ",
-            on_disk,
-            f" on disk; labels of {len(manifest.classes)} classes must be from {manifest.first_label} to {last}",
-        ]
-    )
-    return _described(manifest, path, place, serialized, tf.where(decoded, mislabelled, undecoded))
-
-
-def _described(
-    manifest: Manifest, path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor, why: tf.Tensor
-) -> tf.Tensor:
-    reason = tf.where(tf.equal(serialized, ""), unread(manifest), why)
+    first, num_classes = manifest.first_label, len(manifest.classes)
+    if manifest.num_labels is None:
+        rule = f" on disk; labels of {num_classes} classes must be from {first} to {first + num_classes - 1}"
+        mislabelled = tf.strings.join(["has label ", tf.strings.as_string(label + first), rule])
+    else:
+        mislabelled = tf.constant(f"has a label on disk that is none of the {num_classes} classes")
+    reason = tf.where(tf.equal(serialized, ""), unread(manifest), tf.where(decoded, mislabelled, undecoded))
     return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", reason])
 
 
@@ -238,9 +221,8 @@ def _say(problems: tf.Tensor, num_corrupt: tf.Tensor) -> tf.Tensor:
     line = tf.strings.join(["skipped corrupt records, ", tf.strings.as_string(num_corrupt), " in this epoch: "])
     printed, num_others = problems[:_MAX_PRINTED], tf.size(problems) - _MAX_PRINTED
     more = tf.where(num_others > 0, tf.strings.join(["; and ", tf.strings.as_string(num_others), " more"]), "")
-    with tf.control_dependencies(
-        [tf.print(tf.strings.join([line, tf.strings.reduce_join(printed, separator="; "), more]))]
-    ):
+    message = tf.strings.join([line, tf.strings.reduce_join(printed, separator="; "), more])
+    with tf.control_dependencies([tf.print(message)]):
         return tf.constant(True)
 
 

@@ -69,7 +69,14 @@ class Host:
             return cls(params["host"], params["num_hosts"], params.get("batches_per_step", 1))
         if "context" not in params:
             return cls()
-        mode = _PER_HOST_V2 if run_config is None else _mode(run_config.tpu_config.per_host_input_for_training)
+        mode = _PER_HOST_V2 if run_config is None else run_config.tpu_config.per_host_input_for_training
+        if isinstance(mode, bool):  # the older form of the setting
+            mode = _PER_HOST_V1 if mode else _PER_SHARD_V1
+        if mode == _PER_SHARD_V1:
+            raise ValueError(
+                "per_host_input_for_training is PER_SHARD_V1, which takes tensors, not a tf.data.Dataset; "
+                "set it to tf.compat.v1.estimator.tpu.InputPipelineConfig.PER_HOST_V2"
+            )
         _, index, num_hosts, replicas = params["context"].current_input_fn_deployment()
         batches = 1 if mode in (_PER_HOST_V1, _BROADCAST) else replicas
         return cls(index, num_hosts, batches, replicas if mode == _PER_HOST_V1 else 1)
@@ -91,22 +98,3 @@ def own_share(num_examples: int, host: Host) -> range:
 
 # tf.compat.v1.estimator.tpu.InputPipelineConfig, whose values are plain integers.
 _PER_SHARD_V1, _PER_HOST_V1, _PER_HOST_V2, _BROADCAST = 1, 2, 3, 4
-
-
-def _mode(mode: int) -> int:
-    """Returns the InputPipelineConfig that TPUEstimator interprets a setting as.
-
-    Args:
-      mode: TPUConfig.per_host_input_for_training, an InputPipelineConfig; or a bool, the older form.
-
-    Raises:
-      ValueError: It is PER_SHARD_V1.
-    """
-    if isinstance(mode, bool):
-        mode = _PER_HOST_V1 if mode else _PER_SHARD_V1
-    if mode == _PER_SHARD_V1:
-        raise ValueError(
-            "per_host_input_for_training is PER_SHARD_V1, which takes tensors, not a tf.data.Dataset; "
-            "set it to tf.compat.v1.estimator.tpu.InputPipelineConfig.PER_HOST_V2"
-        )
-    return mode

@@ -113,10 +113,9 @@ class Blocks:
         goes_on = tf.reduce_all(tf.equal(keys[:, 1:], keys[:, :-1] + [[1], [0], [0]]), 0)
         begins = tf.concat([[0], tf.where(tf.logical_not(goes_on))[:, 0] + 1], 0)
         counts = tf.concat([begins[1:], [tf.size(numbers, tf.int64)]], 0) - begins
-        segments = (epochs, numbers, shards)
-        return tf.data.Dataset.from_tensor_slices(
-            (*(tf.gather(column, begins) for column in segments), counts)
-        ).flat_map(no_autograph(functools.partial(self._segment, ends)))
+        segments = (*(tf.gather(column, begins) for column in (epochs, numbers, shards)), counts)
+        read_segment = no_autograph(functools.partial(self._segment, ends))
+        return tf.data.Dataset.from_tensor_slices(segments).flat_map(read_segment)
 
     def _segment(
         self, ends: Ends | None, epoch: tf.Tensor, number: tf.Tensor, shard: tf.Tensor, count: tf.Tensor
@@ -246,9 +245,8 @@ def lane_numbers(order: Order, positions: range, start_step: int) -> tf.data.Dat
 
     @no_autograph
     def next_numbers(step: tf.Tensor) -> tf.data.Dataset:
-        in_stream = (step + tf.range(steps, dtype=tf.int64))[:, None] * order.lanes + tf.range(
-            positions.start, positions.stop, dtype=tf.int64
-        )
+        in_step = tf.range(positions.start, positions.stop, dtype=tf.int64)
+        in_stream = (step + tf.range(steps, dtype=tf.int64))[:, None] * order.lanes + in_step
         epoch, number = order.records(tf.reshape(tf.cast(in_stream, tf.uint64), [-1]), tf)
         examples = epoch * np.uint64(order.num_examples) + number
         return tf.data.Dataset.from_tensor_slices((tf.cast(examples, tf.int64), tf.cast(number, tf.int64)))

@@ -59,15 +59,7 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
 
 
 def _lanes_bytes(manifest: Manifest, split: str, order: Order, lanes: int, record: int) -> int:
-    """Returns the bytes that a host's lanes have read ahead, of records of so many bytes.
-
-    Args:
-      manifest: For its path.
-      split: Name of the split.
-      order: Order of its records.
-      lanes: Lanes of the host.
-      record: Mean size of a record in bytes.
-    """
+    """Returns the bytes that a host's lanes have read ahead, of records of `record` bytes on average."""
     buffer, ahead = buffer_bytes(manifest.path, lanes), 1
     if is_remote(manifest.path):
         ahead = records_ahead(manifest, split, order, lanes) + _RECORDS_AHEAD

@@ -149,11 +149,11 @@ def stored_image(encoded: bytes, options: ImageOptions | None = None) -> bytes |
       options: The conversion's; None for the defaults. A JPEG whose bytes are stored is not decoded here, and no
         image is too small.
     """
-    options = options or ImageOptions()
+    options = dataclasses.replace(options or ImageOptions(), min_side=1)
     if options.reencode != "all":
         options = dataclasses.replace(options, check="header")
     try:
-        return check_image(encoded, dataclasses.replace(options, min_side=1), with_statistics=False).encoded
+        return check_image(encoded, options, with_statistics=False).encoded
     except Rejected as error:
         return ValueError(f"{error.reason.replace('_', ' ')}: {error.detail}")
 
@@ -194,25 +194,15 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
         return None
     if _PLAIN_BYTES * num_pixels > _LARGE_BYTES or not is_fast(num_pixels, data, options.max_pixels):
         return None
+    channels, notes = STORED_MODES[mode], _size_notes(shorter, options)
     if options.check == "header" and not with_statistics:
-        notes = (*_size_notes(shorter, options), NOT_DECODED)
-        return CheckedImage(data, height, width, STORED_MODES[mode], None, None, None, "", notes)
+        return CheckedImage(data, height, width, channels, None, None, None, "", (*notes, NOT_DECODED))
     scale = (_moments_scale if with_statistics else _hash_scale)(width, height)
     pixels = decode_plain(data, header, scale)
     if not pixels:
         return None
     sums, squares = _moments(pixels) if with_statistics else (None, None)
-    return CheckedImage(
-        data,
-        height,
-        width,
-        STORED_MODES[mode],
-        sums,
-        squares,
-        perceptual_hash(pixels),
-        "",
-        _size_notes(shorter, options),
-    )
+    return CheckedImage(data, height, width, channels, sums, squares, perceptual_hash(pixels), "", notes)
 
 
 def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage:
@@ -311,8 +301,7 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
     if not data:
         raise Rejected("empty", "0 bytes")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about odd metadata, and about sizes, which are checked below
+        with warnings.catch_warnings(action="ignore"):  # of odd metadata, and of sizes, which are checked below
             image = Image.open(io.BytesIO(data), formats=FORMATS)
     except MemoryError:
         raise
@@ -342,8 +331,7 @@ def _unopened(data: bytes) -> Rejected:
         factory, accepts = Image.OPEN[name]
         if accepts and accepts(data[:16]) is True:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                with warnings.catch_warnings(action="ignore"):
                     factory(io.BytesIO(data), "")
             except MemoryError:
                 raise
@@ -498,13 +486,7 @@ def _has_position(image: Image.Image) -> bool:
 
 
 def _is_larger(shorter: int, options: ImageOptions, keeps_bytes: bool = True) -> bool:
-    """Returns whether an image is made smaller.
-
-    Args:
-      shorter: Pixels of its shorter side.
-      options: The options.
-      keeps_bytes: Whether its bytes can be stored otherwise; an image that is encoded anyway gets the exact size.
-    """
+    """Returns whether an image is made smaller; without `keeps_bytes` it is encoded anyway, and gets the exact size."""
     return 0 < options.resize_shorter * (MOST_LARGER if keeps_bytes else 1) < shorter
 
 
@@ -516,12 +498,9 @@ def _size_notes(shorter: int, options: ImageOptions) -> tuple[str, ...]:
 def _shrunk(image: Image.Image, shorter: int, full_size: tuple[int, int] | None = None) -> Image.Image:
     """Returns the image, resized to a shorter side of `shorter` pixels if it is larger; unchanged if `shorter` is 0.
 
-    Args:
-      image: The pixels.
-      shorter: Pixels of the shorter side.
-      full_size: Width and height of the JPEG, if its pixels were decoded at some eighths of them. libjpeg rounds sizes
-        up, so that a part of the last pixels lies outside the picture. Without regard to that, the picture would be
-        shifted by up to a pixel of `image`, which changes the pixels more than decoding at a reduced scale does.
+    `full_size` is the width and height of the JPEG, if its pixels were decoded at some eighths of them. libjpeg rounds
+    sizes up, so that a part of the last pixels lies outside the picture. Without regard to that, the picture would be
+    shifted by up to a pixel of `image`, which changes the pixels more than decoding at a reduced scale does.
     """
     full_size = full_size or image.size
     scale = shorter / min(full_size)

@@ -32,9 +32,8 @@ _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x(..)")
 # to 12, and the others had more.
 _HARMLESS_BYTES = 2
 _READ_AHEAD = 9  # bytes: those already in libjpeg's bit buffer when it begins to count, plus one
-_UNSUPPORTED = (
-    "subsampling"  # in the error for chroma subsampling that TurboJPEG has no name for, though libjpeg decodes it
-)
+# In the error for chroma subsampling that TurboJPEG has no name for, though libjpeg decodes it.
+_UNSUPPORTED = "subsampling"
 
 
 class Damaged(ValueError):
@@ -72,9 +71,8 @@ def decode(data: bytes, image: Image.Image, scale: Scale) -> Image.Image | None:
       Damaged: libjpeg warns about something that changes pixels.
       MemoryError: There is too little memory now; nothing is known about the image.
     """
-    if image.mode not in _COLOR_SPACES or not jpeg_markers.is_decoded(
-        data
-    ):  # a lossless JPEG cannot be decoded at a reduced scale
+    # A lossless JPEG cannot be decoded at a reduced scale.
+    if image.mode not in _COLOR_SPACES or not jpeg_markers.is_decoded(data):
         return None
     if not jpeg_markers.has_end(data):
         data += jpeg_markers.END

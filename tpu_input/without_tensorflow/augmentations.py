@@ -41,6 +41,7 @@ Operation: TypeAlias = Callable[[Pixels, float, Floats], Pixels]
 GREY = (0.299, 0.587, 0.114)
 MAX_MAGNITUDE = 30  # upper end of the range in tensorflow/tpu's EfficientNet: "[5, 30]"
 FILL = 128  # gray of cutout's square
+MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")  # operations that transform() describes
 _LEVELS = 10  # magnitude at which an operation has its full strength
 _REFERENCE_SIDE = 224  # pixels; of the images for which the reference's distances are meant
 _TRANSFORMS = 32  # index maps of the geometric operations that a process keeps: 400 KB each at 224 x 224
@@ -101,14 +102,9 @@ class Augmentation(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ColorJitter(Augmentation):
-    """Scales brightness, contrast and saturation, each by a factor in 1 ± its strength.
+    """Scales brightness, contrast and saturation, each by a factor in 1 ± its strength, which is in [0, 1].
 
     Howard 2013, "Some Improvements on Deep Convolutional Neural Network Based Image Classification", section 2.2.
-
-    Attributes:
-      brightness: In [0, 1].
-      contrast: In [0, 1].
-      saturation: In [0, 1].
     """
 
     brightness: float = 0.4
@@ -151,12 +147,7 @@ class ColorJitter(Augmentation):
 class RandAugment(Augmentation):
     """Applies num_layers of 17 operations at random, each with the same magnitude; Cubuk et al. 2019.
 
-    Attributes:
-      num_layers: N of the paper, at least 1.
-      magnitude: M of the paper, in [0, 30].
-      cutout_const: Half the side of cutout's square at magnitude 10, in pixels. Default: the reference's 40, on images
-        whose shorter side is below 224 pixels reduced in proportion; else the square would cover all of a small image.
-      translate_const: Pixels of a translation at magnitude 10. Default: the reference's 100, reduced likewise.
+    The attributes are as the arguments of tpu_input.augment.rand_augment().
     """
 
     num_layers: int = 2
@@ -303,7 +294,7 @@ def transform(name: str, strength: float, height: int, width: int) -> Floats:
     """Returns [6] float32 (a, b, c, d, e, f): pixel (x, y) becomes the source's nearest to (ax + by + c, dx + ey + f).
 
     Args:
-      name: "rotate", around the center of the image, "shear_x", "shear_y", "translate_x" or "translate_y".
+      name: One of MOVES; "rotate" is around the center of the image.
       strength: Of strengths(), times the sign of its direction.
       height: Height of the image in pixels.
       width: Width of the image.
@@ -330,7 +321,7 @@ def operations(magnitude: float, cutout_const: float, translate_const: float) ->
     Arguments are as in strengths(). An operation returns [height, width, 3] uint8 as it gets it.
     """
     strong = strengths(magnitude, cutout_const, translate_const)
-    return {name: functools.partial(function, strength=strong[name]) for name, function in _OPERATIONS.items()}
+    return {name: functools.partial(_OPERATIONS[name], strength=strength) for name, strength in strong.items()}
 
 
 def _as_floats(augmentation: Augmentation, *names: str) -> None:
@@ -479,9 +470,8 @@ def _rounded_down(values: Floats) -> Pixels:
 
 def _by_table(pixels: Pixels, table: Pixels) -> Pixels:
     """Returns table[pixels]; bytes.translate takes a third of np.take's time."""
-    return np.frombuffer(bytearray(np.ascontiguousarray(pixels)).translate(table.tobytes()), np.uint8).reshape(
-        pixels.shape
-    )
+    translated = bytearray(np.ascontiguousarray(pixels)).translate(table.tobytes())
+    return np.frombuffer(translated, np.uint8).reshape(pixels.shape)
 
 
 def _by_tables(pixels: Pixels, tables: Pixels) -> Pixels:
@@ -509,17 +499,13 @@ _OPERATIONS: dict[str, Callable[..., Pixels]] = {
     "autocontrast": _autocontrast,
     "equalize": _equalize,
     "invert": lambda pixels, sign, place, strength: 255 - pixels,
-    "rotate": functools.partial(_moved, name="rotate"),
     "posterize": _posterize,
     "solarize": _solarize,
     "color": _color,
     "contrast": _contrast,
     "brightness": _brightness,
     "sharpness": _sharpness,
-    "shear_x": functools.partial(_moved, name="shear_x"),
-    "shear_y": functools.partial(_moved, name="shear_y"),
-    "translate_x": functools.partial(_moved, name="translate_x"),
-    "translate_y": functools.partial(_moved, name="translate_y"),
     "cutout": _cutout,
     "solarize_add": _solarize_add,
+    **{name: functools.partial(_moved, name=name) for name in MOVES},
 }

@@ -31,16 +31,11 @@ from tpu_input.without_tensorflow.windows import (
     whole_window,
 )
 
+try:
+    import cv2
+except ImportError:
+    cv2 = None  # type: ignore[assignment]
 
-def _opencv() -> Any:
-    try:
-        import cv2
-    except ImportError:
-        return None
-    return cv2
-
-
-cv2 = _opencv()
 Pixels = npt.NDArray[np.uint8]
 _JPEG_BEGIN = b"\xff\xd8\xff"
 
@@ -178,10 +173,8 @@ def _resized_by_opencv(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bo
 
 def _resized(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt.NDArray[Any]:
     height, width, _ = pixels.shape
-    (above, below, below_weights), (left, right, right_weights) = (
-        _neighbours(height, size[0]),
-        _neighbours(width, size[1]),
-    )
+    above, below, below_weights = _neighbours(height, size[0])
+    left, right, right_weights = _neighbours(width, size[1])
     turn = slice(None, None, -1 if flip else 1)
     # Columns of a row lie as [width * 3]: one call takes them all.
     left, right = ((columns[turn, None] * 3 + np.arange(3)).ravel() for columns in (left, right))

@@ -1,6 +1,6 @@
 """The random numbers of TensorFlow's stateless ops on a CPU, bit by bit, for many seeds at once.
 
-    seeds ──fold_in()──▶ seeds of one purpose ──uniform()──▶ float32 in [0, 1)
+    seeds ──seed_for()──▶ seeds of one purpose ──uniform()──▶ float32 in [0, 1)
 
 The generator is Philox4x32-10 of Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3;
 NumPy's own Philox has words of 64 bits. Key and first counter of a seed are Philox's output for that seed under a fixed
@@ -41,13 +41,6 @@ def philox(counters: Words, keys: Words) -> Words:
     return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
-def _scrambled(seeds: npt.NDArray[np.int64]) -> tuple[Words, Words]:
-    """Returns the keys, [2, N], and the first counters, [4, N], of seeds, [N, 2]."""
-    words = np.ascontiguousarray(seeds, np.int64).view(np.uint32).astype(np.uint64).T  # the low half first
-    mixed = philox(words, _SEED_KEY)
-    return mixed[:2], np.concatenate([np.zeros_like(mixed[:2]), mixed[2:]])
-
-
 def uniform(seeds: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float32]:
     """Returns [N, count] float32 in [0, 1): a row is tf.random.stateless_uniform([count], seed).
 
@@ -70,30 +63,26 @@ def integers(seeds: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
     return (_blocks(seeds, 1)[:, 0] % np.uint64(limit)).astype(np.int64)
 
 
-def fold_in(seeds: npt.NDArray[np.int64], data: int) -> npt.NDArray[np.int64]:
-    """Returns [N, 2] seeds: of each, tf.random.experimental.stateless_fold_in(seed, data), whose data are int64.
-
-    Args:
-      seeds: [N, 2].
-      data: Number that is folded in.
-    """
-    low, high = _blocks(seeds, 1)[:, :2].T
-    return np.stack([(low | high << _HALF).astype(np.int64), np.full(len(seeds), data, np.int64)], axis=1)
-
-
 def purpose_number(purpose: str) -> int:
     """Returns the number that stands for a purpose, such as "flip", in a seed: 63 bits of a hash of the name."""
     return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "big") >> 1
 
 
 def seed_for(seeds: npt.NDArray[np.int64], purpose: str) -> npt.NDArray[np.int64]:
-    """Returns the seeds for one purpose, [N, 2]: of each of [N, 2] seeds, what pipeline/seeds.py's function returns."""
-    return fold_in(seeds, purpose_number(purpose))
+    """Returns the seeds for one purpose, [N, 2]: of each of [N, 2] seeds, what pipeline/seeds.py's function returns.
+
+    That is tf.random.experimental.stateless_fold_in(seed, purpose_number(purpose)), whose data are int64.
+    """
+    low, high = _blocks(seeds, 1)[:, :2].T
+    data = np.full(len(seeds), purpose_number(purpose), np.int64)
+    return np.stack([(low | high << _HALF).astype(np.int64), data], axis=1)
 
 
 def _blocks(seeds: npt.NDArray[np.int64], number: int) -> Words:
     """Returns the first `number` outputs of the generator of each seed, [N, 4 * number] of 32 bits."""
-    keys, first = _scrambled(seeds)
+    words = np.ascontiguousarray(seeds, np.int64).view(np.uint32).astype(np.uint64).T  # the low half first
+    mixed = philox(words, _SEED_KEY)
+    keys, first = mixed[:2], np.concatenate([np.zeros_like(mixed[:2]), mixed[2:]])
     counters = np.repeat(first, number, axis=1)
     counters[0] = np.tile(np.arange(number, dtype=np.uint64), len(seeds))
     return philox(counters, np.repeat(keys, number, axis=1)).T.reshape(len(seeds), 4 * number)

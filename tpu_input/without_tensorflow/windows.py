@@ -47,9 +47,8 @@ def draw(seeds: npt.NDArray[np.int64], config: InputConfig) -> Draws:
     """
     low, high = ranges(config)
     tries = low + (high - low) * uniform(seed_for(seeds, "window"), 4 * TRIES).reshape(-1, 4, TRIES).swapaxes(1, 2)
-    if not config.flip:
-        return Draws(tries, np.zeros(len(seeds), bool))
-    return Draws(tries, uniform(seed_for(seeds, "flip"), 1)[:, 0] < 0.5)
+    flips = uniform(seed_for(seeds, "flip"), 1)[:, 0] < 0.5 if config.flip else np.zeros(len(seeds), bool)
+    return Draws(tries, flips)
 
 
 def ranges(config: InputConfig) -> Floats:
