@@ -406,8 +406,8 @@ def preflight(arguments: argparse.Namespace) -> int:
         for part in itertools.chain(run_part, [runtime], looked):
             parts.append(part)
             _tell(arguments, f"\n{part}")
-    chosen = {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
-    return _end_preflight(arguments, topology, parts, chosen)
+    sizes = {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
+    return _end_preflight(arguments, topology, parts, sizes)
 
 
 def _preflight_jax_step(arguments: argparse.Namespace, topology: Topology) -> int:
@@ -427,13 +427,13 @@ def _tell(arguments: argparse.Namespace, text: str) -> None:
 
 
 def _end_preflight(
-    arguments: argparse.Namespace, topology: Topology, parts: Sequence[Part], chosen: dict[str, Any]
+    arguments: argparse.Namespace, topology: Topology, parts: Sequence[Part], sizes: dict[str, Any]
 ) -> int:
-    """Prints the conclusion, or with --json all parts and what was chosen; returns the exit code."""
+    """Prints the conclusion, or with --json all parts and the sizes; returns the exit code."""
     _tell(arguments, f"\n{conclusion(parts)}")
     fails = any(part.fails for part in parts)
     if arguments.json:
-        fields = {"topology": topology.name, "fails": fails, **chosen}
+        fields = {"topology": topology.name, "fails": fails, **sizes}
         say(to_json(fields | {"parts": [dataclasses.asdict(part) for part in parts]}))
     return int(fails)
 

@@ -218,8 +218,8 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
       Paths of the PNG files.
     """
     if len(config.classes) <= _FEW_CLASSES:
-        shown = [{name: row.values[name] for name in row.values if not name.startswith("top_")} for row in rows]
-        rows = [dataclasses.replace(row, values=values) for row, values in zip(rows, shown, strict=True)]
+        without_top = [{name: row.values[name] for name in row.values if not name.startswith("top_")} for row in rows]
+        rows = [dataclasses.replace(row, values=values) for row, values in zip(rows, without_top, strict=True)]
     pictures = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
     if metrics.confusion:
         pictures["confusion"] = draw_confusion(metrics, config.classes)
