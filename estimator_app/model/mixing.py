@@ -43,5 +43,5 @@ def mix(
     by_cutmix = functools.partial(cutmix, images, shares, step_seed, cutmix_alpha, weight)
     if mixup_alpha and cutmix_alpha:
         uses_mixup = tf.random.stateless_uniform([], seed_for(step_seed, "mixup or cutmix")) < 0.5
-        return tf.cond(uses_mixup, by_mixup, by_cutmix)
+        return tf.cond(uses_mixup, by_mixup, by_cutmix)  # type: ignore[no-any-return]
     return by_mixup() if mixup_alpha else by_cutmix()
