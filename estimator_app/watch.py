@@ -169,7 +169,9 @@ def _evaluate_to_end(run: Run, tpu: Tpu | None, poll_seconds: float) -> Finished
         _report_gone(run, passed, step)
         try:
             evaluate_and_keep(run, state, checkpoint=checkpoint)
-        except (Stopped, *lost_errors()):
+        except Stopped:
+            raise
+        except lost_errors():
             raise
         except unreadable_errors() as error:
             wrong = damage(checkpoint)
