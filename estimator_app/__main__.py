@@ -33,31 +33,22 @@ def _optional_path(text: str) -> str:
     return absolute(text) if text else ""  # argparse parses defaults that are text, too
 
 
-def _range(text: str) -> tuple[float, float]:
-    return _pair(text, float, "two numbers, LOW,HIGH")
-
-
-def _color(text: str) -> tuple[float, float, float]:
-    try:
-        red, green, blue = map(float, text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be three numbers, RED,GREEN,BLUE, got {text!r}") from None
-    return red, green, blue
-
-
-def _steps(text: str) -> tuple[int, int]:
-    return _pair(text, int, "two steps, FIRST,LAST")
-
-
 _Number = TypeVar("_Number", int, float)
 
 
-def _pair(text: str, kind: Callable[[str], _Number], description: str) -> tuple[_Number, _Number]:
-    try:
-        first, second = map(kind, text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {description}, got {text!r}") from None
-    return first, second
+def _numbers(kind: Callable[[str], _Number], count: int, description: str) -> Callable[[str], tuple[_Number, ...]]:
+    """Returns the parser of a flag of several numbers."""
+
+    def parse(text: str) -> tuple[_Number, ...]:
+        try:
+            values = tuple(map(kind, text.split(",")))
+        except ValueError:
+            values = ()
+        if len(values) != count:
+            raise argparse.ArgumentTypeError(f"must be {description}, got {text!r}")
+        return values
+
+    return parse
 
 
 _EXAMPLES = {
@@ -236,6 +227,7 @@ _OWN_FLAGS: dict[str, dict[str, Any]] = {
     },
 }
 _NORMALIZATION = "the run's, else the one that comes with a .safetensors of --init_from, else the dataset's"
+_COLOR = _numbers(float, 3, "three numbers, RED,GREEN,BLUE")
 _STEPS, _ALPHA = Flag(metavar="STEPS"), Flag(metavar="ALPHA")
 _FLAGS = {
     **INPUT_FLAGS,
@@ -261,7 +253,7 @@ _FLAGS = {
     "ema": Flag(metavar="DECAY"),
     "label_smoothing": Flag(metavar="SHARE"),
     "crop_area": Flag(
-        parse=_range,
+        parse=_numbers(float, 2, "two numbers, LOW,HIGH"),
         metavar="LOW,HIGH",
         unset=True,
         help="smallest and largest share of an image's area that a training crop covers. The share is uniformly "
@@ -283,7 +275,7 @@ _FLAGS = {
         "color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without them 0.4,0.4,0.4)",
     ),
     "mean": Flag(
-        parse=_color,
+        parse=_COLOR,
         metavar="R,G,B",
         unset=True,
         help="red, green and blue that are subtracted from the pixels, from 0 to 255: 123.675,116.28,103.53 for "
@@ -291,7 +283,7 @@ _FLAGS = {
         default=_NORMALIZATION,
     ),
     "std": Flag(
-        parse=_color,
+        parse=_COLOR,
         metavar="R,G,B",
         unset=True,
         help="red, green and blue that the pixels are then divided by, from 0 to 255: 58.395,57.12,57.375 for "
@@ -314,7 +306,7 @@ _FLAGS = {
     ),
     "scaled_decode": Flag(help="decode every JPEG at its own size, even if a crop is far larger than --image_size"),
     "summary_steps": _STEPS,
-    "profile": Flag(parse=_steps, unset=True, default="none", metavar="FIRST,LAST"),
+    "profile": Flag(parse=_numbers(int, 2, "two steps, FIRST,LAST"), unset=True, default="none", metavar="FIRST,LAST"),
 }
 
 

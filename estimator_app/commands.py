@@ -17,7 +17,7 @@ import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.preflight.compiler import Compiler, default_python
@@ -26,6 +26,7 @@ from estimator_app.runtime import missing_paths
 from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
+from estimator_app.trainers.interruption import Moved, Stop, Stopped, on_signals
 from tpu_input.command_line import failed, note, print_failure, print_line, to_json
 from tpu_input.command_line.streams import check_printed, stdout_is_lost
 from tpu_input.command_line.text_files import read_lines
@@ -69,9 +70,9 @@ def check(arguments: argparse.Namespace) -> None:
     if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
     # For a prediction, this machine reads all files, and sends images.
-    paths_of_tpu = arguments.command not in (preflight, predict)
-    if paths_of_tpu and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
-        _check_paths(arguments)
+    if arguments.command not in (preflight, predict) and (tpu := _tpu(arguments)) and tpu.is_remote:
+        paths = {name: vars(arguments).get(name) for name in ("dataset", "model_dir")}
+        check_paths({f"--{name}": path for name, path in paths.items() if path is not None})
 
 
 def trainer_of(arguments: argparse.Namespace) -> TrainerName:
@@ -126,14 +127,10 @@ def train(arguments: argparse.Namespace) -> int:
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import read_config
     from estimator_app.train import train
-    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
 
     model_dir, command = arguments.model_dir, _command(arguments.argv)
-    tpu = _tpu(arguments) if arguments.use_tpu else None
-    options = _options(arguments)
-    del options["dataset"]  # the first argument
-    finished = None
-    with on_signals() as stop:
+    tpu, options, finished = _tpu(arguments), _options(arguments), None
+    with _stoppable(arguments, "resuming") as stop:
         try:
             with _processes(arguments) as group:
                 if group and group.index:
@@ -147,9 +144,6 @@ def train(arguments: argparse.Namespace) -> int:
             steps = read_config(model_dir).train_steps
             stopped = f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}"
             return _stopped(arguments, stopped, stop.number)
-        except Moved as moved:
-            say(f"{moved}; resuming in a new process")
-            _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
 
@@ -191,12 +185,7 @@ def _stopped(arguments: argparse.Namespace, line: str, signal_number: int | None
 
 
 def _print_finished(arguments: argparse.Namespace, finished: Finished | None) -> None:
-    """Prints what a run resulted in, where its lines have not shown that.
-
-    Args:
-      arguments: For the flags.
-      finished: Result of the run; None if another process evaluates and exports it.
-    """
+    """Prints what a run resulted in, where its lines have not shown that; None if another process evaluates it."""
     from estimator_app.model_dir.run_files import read_config
 
     fields: dict[str, Any] = {"model_dir": arguments.model_dir}
@@ -211,20 +200,16 @@ def _print_finished(arguments: argparse.Namespace, finished: Finished | None) ->
 
 def watch(arguments: argparse.Namespace) -> int:
     """Evaluates the checkpoints of a training with --eval=watch, and exports, until the run is complete."""
-    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
     from estimator_app.watch import watch
 
-    tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
+    tpu, command = _tpu(arguments), _command(arguments.argv)
     places, finished = (arguments.model_dir, arguments.export_dir), None
-    with on_signals() as stop:
+    with _stoppable(arguments, "continuing") as stop:
         try:
             report = _reporter(arguments)
             finished = watch(*places, arguments.network, tpu, report, stop, arguments.poll_seconds)
         except Stopped:
             return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
-        except Moved as moved:
-            say(f"{moved}; continuing in a new process")
-            _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
 
@@ -270,13 +255,14 @@ def _classes(arguments: argparse.Namespace) -> int | list[str]:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options of a training run by name, with those that --service implies."""
+    """Returns the options of a training run but its dataset, by name, with those that --service implies."""
     from estimator_app.config import config_options
 
     # Only runs with the same job name share the batches of a service. It gives the next batch to whichever host asks
     # first, so the order is not deterministic.
     service_options = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
-    return config_options(vars(arguments)) | {"epochs": arguments.epochs} | service_options
+    flags = {name: value for name, value in vars(arguments).items() if name != "dataset"}
+    return config_options(flags) | {"epochs": arguments.epochs} | service_options
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -288,7 +274,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         arguments.model_dir,
         arguments.export_dir,
         dataset=_dataset(arguments),
-        tpu=_tpu(arguments) if arguments.use_tpu else None,
+        tpu=_tpu(arguments),
         **{name: getattr(arguments, name) for name in names},
     )
     say(to_json(metrics.to_fields(classes)) if arguments.json else f"step {metrics.step}: {metrics}")
@@ -326,8 +312,8 @@ def predict(arguments: argparse.Namespace) -> int:
 
         names = ("export_dir", "model_dir", "split", "batch_size", "features", "step", "network")
         options = {name: getattr(arguments, name) for name in names}
-        options["tpu"] = _tpu(arguments) if arguments.use_tpu else None
-        path = predict_dataset(_dataset(arguments), arguments.output, report=_reporter(arguments), **options)
+        places, report = (_dataset(arguments), arguments.output), _reporter(arguments)
+        path = predict_dataset(*places, tpu=_tpu(arguments), report=report, **options)
         say(to_json({"predictions": path}) if arguments.json else f"predictions: {path}")
         return 0
     from estimator_app.predict import image_files, predict, write
@@ -374,12 +360,9 @@ def _check_predicted(arguments: argparse.Namespace) -> None:
 def folds(arguments: argparse.Namespace) -> int:
     """Trains a model without each split of a dataset, and writes the predictions of that split with it."""
     from estimator_app.predict_dataset import predict_folds
-    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
 
-    tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
-    options = _options(arguments)
-    del options["dataset"]  # the first argument
-    with on_signals() as stop:
+    tpu, command, options = _tpu(arguments), _command(arguments.argv), _options(arguments)
+    with _stoppable(arguments, "continuing") as stop:
         try:
             places = (_dataset(arguments), arguments.output, arguments.model_dir)
             path = predict_folds(*places, batch_size=arguments.batch_size, tpu=tpu, report=say, stop=stop, **options)
@@ -387,9 +370,6 @@ def folds(arguments: argparse.Namespace) -> int:
         except Stopped:
             say(f"stopped; resume with: {command}")
             return 128 + (stop.number or 0)
-        except Moved as moved:
-            say(f"{moved}; continuing in a new process")
-            _restart(arguments.argv)
     return 0
 
 
@@ -405,39 +385,29 @@ def preflight(arguments: argparse.Namespace) -> int:
     if arguments.jax_step:
         return _preflight_jax_step(arguments, topology)
     options = _options(arguments)
-    del options["dataset"]  # the first argument
     opened = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
     manifest, config, earlier = opened.manifest, opened.config, opened.earlier
     input_line = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
-    run_part = [Part("model_dir", tuple(Finding(FAILS, f"its {difference}", advice) for difference in differences))]
-    tpu = _tpu(arguments) if arguments.use_tpu else None
+    findings = tuple(Finding(FAILS, f"its {difference}", advice) for difference in differences)
+    run_part = [Part("model_dir", findings)] if findings else []
     make_checks = find_trainer(config.trainer).checks
     python = arguments.compiler or make_checks.compiler_python()
     parts: list[Part] = []
-
-    def tell(text: str) -> None:
-        for line in text.split("\n") if not arguments.json else ():
-            say(line)
-
     with tempfile.TemporaryDirectory() as folder:
         checks = make_checks(manifest, config, topology, folder)
-        tell(f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
+        _tell(arguments, f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
         for line in filter(None, (input_line, opened.normalization)):
-            tell(line)
-        runtime = check_runtime(checks, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
+            _tell(arguments, line)
+        runtime = check_runtime(checks, _tpu(arguments), arguments.dataset, arguments.model_dir, arguments.export_dir)
         looked = preflight(checks, Compiler(python, topology) if python else None, arguments.largest_batch)
-        for part in itertools.chain(run_part if differences else [], [runtime], looked):
+        for part in itertools.chain(run_part, [runtime], looked):
             parts.append(part)
-            tell(f"\n{part}")
-    tell(f"\n{conclusion(parts)}")
-    if arguments.json:
-        fields = {"topology": topology.name, "fails": any(part.fails for part in parts)}
-        fields |= {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
-        say(to_json(fields | {"parts": [dataclasses.asdict(part) for part in parts]}))
-    return 1 if any(part.fails for part in parts) else 0
+            _tell(arguments, f"\n{part}")
+    sizes = {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
+    return _end_preflight(arguments, topology, parts, sizes)
 
 
 def _preflight_jax_step(arguments: argparse.Namespace, topology: Topology) -> int:
@@ -446,13 +416,26 @@ def _preflight_jax_step(arguments: argparse.Namespace, topology: Topology) -> in
     python = arguments.compiler or default_python()
     compiler = Compiler(python, topology) if python else None
     part = check_jax_step(compiler, arguments.jax_step) if compiler else Part("compile", (NO_COMPILER,))
+    _tell(arguments, f"{arguments.jax_step} on {topology}\n\n{part}")
+    return _end_preflight(arguments, topology, [part], {})
+
+
+def _tell(arguments: argparse.Namespace, text: str) -> None:
+    """Prints lines for people; nothing with --json."""
+    for line in text.split("\n") if not arguments.json else ():
+        say(line)
+
+
+def _end_preflight(
+    arguments: argparse.Namespace, topology: Topology, parts: Sequence[Part], sizes: dict[str, Any]
+) -> int:
+    """Prints the conclusion, or with --json all parts and the sizes; returns the exit code."""
+    _tell(arguments, f"\n{conclusion(parts)}")
+    fails = any(part.fails for part in parts)
     if arguments.json:
-        fields = {"topology": topology.name, "fails": part.fails, "parts": [dataclasses.asdict(part)]}
-        say(to_json(fields))
-    else:
-        for line in f"{arguments.jax_step} on {topology}\n\n{part}\n\n{conclusion([part])}".split("\n"):
-            say(line)
-    return 1 if part.fails else 0
+        fields = {"topology": topology.name, "fails": fails, **sizes}
+        say(to_json(fields | {"parts": [dataclasses.asdict(part) for part in parts]}))
+    return int(fails)
 
 
 def _check_preflight(arguments: argparse.Namespace) -> None:
@@ -469,14 +452,10 @@ def _check_preflight(arguments: argparse.Namespace) -> None:
         Compiler(arguments.compiler, topology)  # checks it
 
 
-def _check_paths(arguments: argparse.Namespace) -> None:
-    """Raises ValueError for paths that a TPU's hosts cannot open."""
-    paths = {name: vars(arguments).get(name) for name in ("dataset", "model_dir")}
-    check_paths({f"--{name}": path for name, path in paths.items() if path is not None})
-
-
-def _tpu(arguments: argparse.Namespace) -> Tpu:
-    return Tpu(arguments.tpu, arguments.tpu_zone, arguments.gcp_project)
+def _tpu(arguments: argparse.Namespace) -> Tpu | None:
+    """Returns the TPU of the flags; None if a command uses none."""
+    uses_tpu = vars(arguments).get("use_tpu")
+    return Tpu(arguments.tpu, arguments.tpu_zone, arguments.gcp_project) if uses_tpu else None
 
 
 def _command(argv: Sequence[str]) -> str:
@@ -491,6 +470,17 @@ def without_process_flags(argv: Sequence[str]) -> list[str]:
     for number in reversed([number for number, word in enumerate(words) if re.fullmatch(f"--({names})(=.*)?", word)]):
         del words[number : number + (1 if "=" in words[number] else 2)]
     return words
+
+
+@contextlib.contextmanager
+def _stoppable(arguments: argparse.Namespace, verb: str) -> Iterator[Stop]:
+    """Yields the event of a signal; if the TPU is back at another address, a new process takes this one's place."""
+    with on_signals() as stop:
+        try:
+            yield stop
+        except Moved as moved:
+            say(f"{moved}; {verb} in a new process")
+            _restart(arguments.argv)
 
 
 def _restart(argv: Sequence[str]) -> None:

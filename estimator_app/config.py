@@ -391,9 +391,8 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
         )
     if batch > images:
         yield (
-            f"--train_batch_size={batch} is more than the {images:,} training images, so a step contains "
-            "some images more "
-            f"than once; use {images} or less"
+            f"--train_batch_size={batch} is more than the {images:,} training images, so a step contains some images "
+            f"more than once; use {images} or less"
         )
     if fed.sampling == "balanced" and config.class_weights == "balanced":
         yield (
@@ -414,8 +413,8 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
     if side and crop < _SMALLEST_CROP and fed.crop_area[0] < fitting["crop_area"][0]:
         yield (
             "--crop_area={:g},{:g} ".format(*fed.crop_area)
-            + f"makes crops as small as {crop:.0f} x {crop:.0f} pixels from "
-            f"images of {size}; use --crop_area={fitting['crop_area'][0]:g},1"
+            + f"makes crops as small as {crop:.0f} x {crop:.0f} pixels from images of {size}; "
+            f"use --crop_area={fitting['crop_area'][0]:g},1"
         )
 
 
@@ -511,11 +510,10 @@ def read_recipe(path: str) -> dict[str, Any]:
         raise ValueError(f"recipe {path!r} must be a mapping from options to values, such as image_size: 224")
     nested = fields.pop("input", {})
     if isinstance(nested, dict):  # of a run: its normalization follows from its dataset, or from its --init_from
-        nested = {name: value for name, value in nested.items() if name not in ("mean", "std")}
-    options = {**fields, **(nested if isinstance(nested, dict) else {"input": nested})}
+        fields |= {name: value for name, value in nested.items() if name not in ("mean", "std")}
     names = _TYPES.keys() - _DERIVED | {"epochs"}
     recipe = {}
-    for name, value in options.items():
+    for name, value in fields.items():
         if name in _NO_RECIPE:
             continue
         if name not in names:
@@ -550,9 +548,8 @@ def _check_scale(input_options: Mapping[str, Any]) -> None:
 
 def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
     """Returns the options of a run with the defaults filled in that depend on other options."""
-    optimizer, batch_size = (
-        options.get(name, getattr(TrainConfig, name)) for name in ("optimizer", "train_batch_size")
-    )
+    optimizer = options.get("optimizer", TrainConfig.optimizer)
+    batch_size = options.get("train_batch_size", TrainConfig.train_batch_size)
     check_choice("optimizer", optimizer, RECIPES)
     recipe = RECIPES[optimizer]
     train_steps = options.get("train_steps", TrainConfig.train_steps)
@@ -569,8 +566,7 @@ def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[
 
 def _flag(name: str) -> str:
     """Returns the command-line flag of a field."""
-    is_disabled = name in ("flip", "scaled_decode")
-    return f"{name} (disabled by --no_{name})" if is_disabled else f"--{name}"
+    return f"{name} (disabled by --no_{name})" if name in ("flip", "scaled_decode") else f"--{name}"
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:

@@ -9,33 +9,25 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.scores import Scores
 from estimator_app.model_dir.run_files import read_named
+from estimator_app.predictions.record_batches import run_on_records
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.record_errors import check_record, record_errors
 from estimator_app.runtime.tpu import Tpu
-from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
+from estimator_app.saved_model.classifier import Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.saved_model.stablehlo import StableHloClassifier
 from estimator_app.trainers.checks import check_label_type, check_split, read_dataset
 from estimator_app.trainers.registry import find_trainer
-from tpu_input import Manifest, RecordSource
+from tpu_input import Manifest
 from tpu_input.command_line import activity
 from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
-from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike
-from tpu_input.example_source import label_of
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 class Evaluation(NamedTuple):
@@ -141,78 +133,13 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     batch_size = min(batch_size, max(1, manifest.split(split).num_examples))
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
     check_split(manifest, split)
-    is_stablehlo = isinstance(classifier, StableHloClassifier)
-    results = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
-    metrics = Metrics.of(results | {"global_step": step}, split)
+    scores, with_tensorflow = Scores(len(manifest.classes)), not isinstance(classifier, StableHloClassifier)
+    for batch, logits in run_on_records(classifier.logits, manifest, split, batch_size, None, with_tensorflow):
+        scores.add_logits(logits, batch.labels)
+    metrics = Metrics.of(scores.results() | {"global_step": step}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
             f"the loss of {classifier.path!r} is NaN or infinite on split {split!r}: its training diverged; "
             "export an earlier --step, or train with a smaller --learning_rate"
         )
     return metrics
-
-
-def _metrics(classifier: Classifier, manifest: Manifest, split: str, batch_size: int) -> dict[str, Any]:
-    """Returns the metrics of a SavedModel by name."""
-    from estimator_app.model.tensorflow_metrics import added, results
-
-    totals: dict[str, tf.Tensor] = {}
-    for logits, labels in _classified(classifier, manifest, split, batch_size):
-        totals = added(totals, _sums(logits, labels))
-    return {name: value.numpy() for name, value in results(totals).items()}
-
-
-def _metrics_by_number(classifier: Any, manifest: Manifest, split: str, batch_size: int) -> dict[str, Any]:
-    """Returns the metrics of an export of --trainer=jax by name, without TensorFlow."""
-    source, scores = RecordSource(manifest, split), Scores(len(manifest.classes))
-    for start in range(0, len(source), batch_size):
-        records = [source[number] for number in range(start, min(start + batch_size, len(source)))]
-        results = classifier.logits([record.encoded for record in records])
-        for record, result in zip(records, results, strict=True):
-            if isinstance(result, ValueError):
-                raise ValueError(
-                    f"the image of {record.key!r} cannot be decoded: {result}; find the damage with: jpeg2tpu verify "
-                    f"{manifest.path}"
-                )
-        labels = np.array([label_of(manifest, record) for record in records])
-        scores.add_logits(np.stack(results), labels)
-    return scores.results()
-
-
-def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
-    """Returns the metric sums of a batch."""
-    import tensorflow as tf
-
-    from estimator_app.model.losses import cross_entropy
-    from estimator_app.model.tensorflow_metrics import batch_sums
-
-    scores, classes = tf.constant(logits), tf.constant(labels, tf.float32 if labels.ndim == 2 else tf.int32)
-    return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape[:1]))
-
-
-def _classified(
-    classifier: Classifier, manifest: Manifest, split: str, batch_size: int
-) -> Iterator[tuple[Array, Array]]:
-    """Yields (logits [N, num_classes] float32, labels [N]) of each batch; the last batch may be smaller."""
-    with record_errors(manifest, split):
-        for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
-            results = classifier.logits(list(encoded))
-            for number, is_readable, label, result in zip(numbers, is_read, labels, results, strict=True):
-                check_record(manifest, split, number, is_readable, label, result)
-            yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
-
-
-def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset:
-    """Returns batches of (number in the split, whether it could be read, encoded image, label)."""
-    import tensorflow as tf
-
-    from tpu_input.pipeline.reading import no_autograph, records
-
-    manifest.split(split)
-
-    @no_autograph
-    def image_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
-        return number, tf.not_equal(serialized, ""), example["encoded"], example["label"]
-
-    return records(manifest, split, by_number=False).map(image_of).batch(batch_size)

@@ -178,9 +178,7 @@ def _below(folder: str, skipped: Counter[str]) -> Iterator[str]:
         path = f"{folder}/{name.rstrip('/')}"
         if name.startswith("."):  # hidden files, such as file managers'
             continue
-        if not _is_uri(folder) and _is_special(path):
-            skipped[os.path.splitext(name)[1]] += 1
-        elif _is_image(name):  # checked before is_folder(), which makes requests in a bucket
+        if _is_image(name) and not _is_special(path):  # checked before is_folder(), which makes requests in a bucket
             yield path
         elif name.endswith("/") or files.is_folder(path):
             yield from _below(path, skipped)
@@ -188,13 +186,9 @@ def _below(folder: str, skipped: Counter[str]) -> Iterator[str]:
             skipped[os.path.splitext(name)[1]] += 1
 
 
-def _is_uri(path: str) -> bool:
-    return "://" in path
-
-
 def _is_special(path: str) -> bool:
-    """Returns whether a path is a pipe or a device, on which a read could block forever."""
-    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    """Returns whether a local path is a pipe or a device, on which a read could block forever."""
+    return "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 @functools.cache
@@ -213,7 +207,7 @@ def read(path: str) -> bytes | ValueError:
         path.encode()
     except UnicodeEncodeError:  # not supported by TensorFlow, nor in JSON output
         return ValueError("the name is not UTF-8; rename the file")
-    if not _is_uri(path) and _is_special(path):
+    if _is_special(path):
         return ValueError("it is a pipe or a device; save it as a file")
     try:
         if why := too_many_bytes(files.num_bytes(path)):

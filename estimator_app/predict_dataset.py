@@ -15,29 +15,24 @@ import hashlib
 import importlib.metadata
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from estimator_app.predictions.parts import Parts, join_predictions
 from estimator_app.predictions.predictor import Predictor, load_export, load_run
+from estimator_app.predictions.record_batches import run_on_records
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.record_errors import check_record, record_errors
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import THRESHOLD, Array
 from estimator_app.train import train
 from estimator_app.trainers.checks import check_split
-from tpu_input import Manifest, RecordSource
+from tpu_input import Manifest
 from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
-from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.example_source import label_of
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
 _PART_BYTES = 64 << 20  # of the numbers of a part; with large features, it has fewer records
@@ -130,17 +125,10 @@ def predict_dataset(
 def _write_missing(
     parts: Parts,
     ranges: Sequence[range],
-    columns: Callable[[range], list[pa.Array]],
+    columns: Callable[[range], dict[str, Any]],
     report: Callable[[str], None],
 ) -> None:
-    """Writes the parts that an earlier call has not written.
-
-    Args:
-      parts: Where they are written.
-      ranges: Numbers of the records of each part.
-      columns: Function that returns the columns of such records.
-      report: Called with a line of progress at a time.
-    """
+    """Writes the parts that an earlier call has not written: parts.write_part() of columns(numbers of its records)."""
     total, missing = sum(map(len, ranges)), parts.missing()
     if len(missing) < len(ranges) and not parts.is_complete:
         report(
@@ -276,24 +264,16 @@ def _schema(manifest: Manifest, predictor: Predictor) -> pa.Schema:
     return pa.schema(fields)
 
 
-class _Batch(NamedTuple):
-    """Records: [N] numbers in the split, [N] keys, [N] or [N, num_labels] labels, [N, numbers] outputs of the model."""
-
-    numbers: Array
-    keys: Array
-    labels: Array
-    rows: Array
-
-
 def _columns(
     predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
-) -> list[pa.Array]:
+) -> dict[str, Any]:
     """Returns the columns of _schema() for a range of the records of a split."""
-    batches = list(_predicted(predictor, manifest, split, record_range, batch_size))
-    numbers, keys, labels, rows = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    results = run_on_records(predictor.run, manifest, split, batch_size, [record_range], not predictor.is_jax)
+    columns_of_batches = [(batch.numbers, batch.keys, batch.labels, rows) for batch, rows in results]
+    numbers, keys, labels, rows = map(np.concatenate, zip(*columns_of_batches, strict=True))
     if numbers.tolist() != list(record_range):
         raise ValueError(f"split {split!r} of {manifest.path!r} was not read record by record; run the command again")
-    num_classes, schema = len(predictor.classes), _schema(manifest, predictor)
+    num_classes = len(predictor.classes)
     probabilities, shards = rows[:, :num_classes], manifest.split(split).shards
     if not np.isfinite(probabilities).all():
         raise ValueError(
@@ -312,15 +292,11 @@ def _columns(
         "probability": probabilities[np.arange(len(best)), best],
         "probabilities": _lists(probabilities),
     }
-    if "classes" in schema.names:
+    if not predictor.config.task.has_one_answer:
         columns["classes"] = [classes[row >= THRESHOLD].tolist() for row in probabilities]
     if predictor.num_features:
         columns["features"] = _lists(rows[:, num_classes:])
-    values = [columns[field.name] for field in schema]
-    return [
-        value if isinstance(value, pa.Array) else pa.array(value, field.type)
-        for value, field in zip(values, schema, strict=True)
-    ]
+    return columns
 
 
 def _labels(labels: Array, num_labels: int | None) -> list[Any]:
@@ -341,53 +317,3 @@ def _library(is_jax: bool) -> dict[str, str]:
     import tensorflow as tf
 
     return {"tensorflow": tf.__version__}
-
-
-def _predicted_by_number(
-    predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
-) -> Iterator[_Batch]:
-    """Yields the same as _predicted(), of records that are read without TensorFlow."""
-    source = RecordSource(manifest, split)
-    for start in range(record_range.start, record_range.stop, batch_size):
-        numbers = range(start, min(start + batch_size, record_range.stop))
-        batch = [source[number] for number in numbers]
-        rows: list[Any] = predictor.run([record.encoded for record in batch])
-        for record, row in zip(batch, rows, strict=True):
-            if isinstance(row, ValueError):
-                raise ValueError(
-                    f"the image of {record.key!r} cannot be decoded: {row}; find the damage with: jpeg2tpu verify "
-                    f"{manifest.path}"
-                )
-        keys = np.array([record.key.encode() for record in batch], object)
-        yield _Batch(np.array(numbers), keys, np.array([label_of(manifest, one) for one in batch]), np.stack(rows))
-
-
-def _predicted(
-    predictor: Predictor, manifest: Manifest, split: str, record_range: range, batch_size: int
-) -> Iterator[_Batch]:
-    """Yields the batches of a range of the records; the last one may be smaller.
-
-    Raises:
-      ValueError: A record cannot be read or decoded, or has a label outside the classes; the message names it.
-    """
-    if predictor.is_jax:
-        yield from _predicted_by_number(predictor, manifest, split, record_range, batch_size)
-        return
-    import tensorflow as tf
-
-    from tpu_input.pipeline.reading import no_autograph, records
-
-    @no_autograph
-    def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
-        key = tf.io.parse_single_example(serialized, {"image/key": tf.io.FixedLenFeature([], tf.string, "")})
-        return number, tf.not_equal(serialized, ""), key["image/key"], example["encoded"], example["label"]
-
-    dataset = records(manifest, split, [record_range]).map(example_of).batch(batch_size).prefetch(2)
-    with record_errors(manifest, split):
-        for numbers, is_read, keys, encoded, labels in dataset.as_numpy_iterator():
-            results = predictor.run(list(encoded))
-            for entry in zip(numbers, is_read, labels, results, strict=True):
-                check_record(manifest, split, *entry)
-            rows = np.stack([result for result in results if not isinstance(result, ValueError)])
-            yield _Batch(numbers, keys, labels, rows)

@@ -152,8 +152,11 @@ def check_exports(run: Run) -> None:
 
 def completed_run(run: Run) -> Finished | None:
     """Returns and reports the result of a run that is already complete; None when something is left to do."""
-    finished = read_finished(run.model_dir)
-    if not finished or not _is_all(finished, run):
+    if not (finished := read_finished(run.model_dir)):
+        return None
+    step, parent = latest_step(run.model_dir), finished.export.rpartition("/")[0]
+    is_exported = parent == run.export_dir and files.is_folder(finished.export)
+    if not (is_over(step, run) and is_evaluated(step, run) and is_exported):
         return None
     run.report(f"nothing to train: step {finished.metrics.step} is done, {finished.metrics}")
     if finished.metrics.step < run.config.train_steps:
@@ -269,10 +272,3 @@ def _show_wrong(run: Run, export: str, step: int) -> None:
     images = find_wrong(load_classifier(export), run.manifest, config.split, config.wrong_images)
     by_caption = {f"{one.key}: {one.label}, not {one.predicted} ({one.probability:.1%})": one.encoded for one in images}
     write_wrong(run.model_dir, step, by_caption, config.input)
-
-
-def _is_all(finished: Finished, run: Run) -> bool:
-    """Returns whether nothing is left to do."""
-    step = latest_step(run.model_dir)
-    exported = finished.export.rpartition("/")[0] == run.export_dir and files.is_folder(finished.export)
-    return is_over(step, run) and is_evaluated(step, run) and bool(exported)

@@ -39,16 +39,11 @@ def check_application(name: str) -> None:
         by_lower = {key.lower(): key for key in names}
         close = difflib.get_close_matches(short.lower(), by_lower, n=_MOST_SUGGESTIONS, cutoff=0.5)
         hint = f"; did you mean {' or '.join(f'{prefix}:{by_lower[key]}' for key in close)}?" if close else ""
+        tensorflow = sys.modules.get("tensorflow")
+        version = f"TensorFlow {tensorflow.__version__}" if tensorflow else f"Keras {keras().__version__}"
         raise ValueError(
-            f"network {name!r}: keras.applications of {_keras_version()} has {len(names)} networks, "
-            f"but no {short!r}{hint}"
+            f"network {name!r}: keras.applications of {version} has {len(names)} networks, but no {short!r}{hint}"
         )
-
-
-def _keras_version() -> str:
-    """Returns the version of what has Keras: TensorFlow, or without it Keras itself."""
-    tensorflow = sys.modules.get("tensorflow")
-    return f"TensorFlow {tensorflow.__version__}" if tensorflow else f"Keras {keras().__version__}"
 
 
 def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Callable[[Any, int, bool | None], Any]:

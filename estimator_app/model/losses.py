@@ -39,32 +39,19 @@ def cross_entropy(
       mixed: Whether `labels` are shares of the classes, [N, K] float32, that sum to 1 for each example: labels of
         images with one label each that mixup or CutMix has mixed.
     """
-    if mixed:
-        return _share_cross_entropy(logits, labels, label_smoothing, class_weights)
+    weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
+    if mixed:  # the mean of the losses of each class, weighted by its share of the example
+        by_class = -tf.nn.log_softmax(logits)
+        smooth = (1 - label_smoothing) * by_class + label_smoothing * tf.reduce_mean(by_class, axis=1, keepdims=True)
+        return tf.reduce_sum(labels * smooth * weights, axis=1)
     if labels.shape.rank == 2:
         smooth = (1 - label_smoothing) * labels + label_smoothing / 2
-        weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
         return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(smooth, logits, weights), axis=1)
-    losses = _label_cross_entropy(logits, labels, label_smoothing)
-    return losses * tf.gather(tf.constant(class_weights, tf.float32), labels) if class_weights else losses
-
-
-def _label_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float) -> tf.Tensor:
-    label_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    if not label_smoothing:
-        return label_loss
-    uniform_loss = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
-    return (1 - label_smoothing) * label_loss + label_smoothing * uniform_loss
-
-
-def _share_cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float, class_weights: Sequence[float]
-) -> tf.Tensor:
-    """Returns the mean of cross_entropy() of each class, weighted by its share of the example."""
-    by_class = -tf.nn.log_softmax(logits)
-    smooth = (1 - label_smoothing) * by_class + label_smoothing * tf.reduce_mean(by_class, axis=1, keepdims=True)
-    weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
-    return tf.reduce_sum(labels * smooth * weights, axis=1)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if label_smoothing:
+        uniform_loss = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
+        losses = (1 - label_smoothing) * losses + label_smoothing * uniform_loss
+    return losses * tf.gather(weights, labels) if class_weights else losses
 
 
 def weighted_mean(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

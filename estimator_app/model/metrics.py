@@ -8,6 +8,7 @@ The values come from tensorflow_metrics.results(), or from sums of NumPy under J
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,17 +55,15 @@ class Metrics:
     @classmethod
     def of(cls, found: Mapping[str, Any], split: str) -> Metrics:
         """Returns the Metrics of a result of Estimator.evaluate(), or of results() with "global_step"."""
-        others = {
-            name: float(value) for name, value in found.items() if name not in _NOT_METRICS and not np.ndim(value)
-        }
+        scalars = {name: float(value) for name, value in found.items() if not np.ndim(value)}
         counts = np.rint(found.get("confusion_matrix", np.zeros([0, 0]))).astype(int).tolist()
         return cls(
             step=int(found["global_step"]),
             split=split,
-            num_examples=round(float(found["num_examples"])),
-            accuracy=float(found["accuracy"]),
-            loss=float(found["cross_entropy"]),
-            others=others,
+            num_examples=round(scalars["num_examples"]),
+            accuracy=scalars["accuracy"],
+            loss=scalars["cross_entropy"],
+            others={name: value for name, value in scalars.items() if name not in _NOT_METRICS},
             confusion=tuple(map(tuple, counts)),
             **{
                 name: tuple(None if np.isnan(share) else float(share) for share in found.get(name, ()))
@@ -87,13 +86,9 @@ class Metrics:
         arrays = {name: tuple(fields[name].values()) for name in _BY_CLASS}
         arrays["confusion"] = tuple(map(tuple, fields["confusion"]))
         metrics = cls(**arguments | arrays)
-        numbers = (
-            metrics.accuracy,
-            metrics.loss,
-            *metrics.others.values(),
-            *(share for name in _BY_CLASS for share in getattr(metrics, name) if share is not None),
-        )
-        counts = (metrics.step, metrics.num_examples, *(count for row in metrics.confusion for count in row))
+        shares = (share for name in _BY_CLASS for share in getattr(metrics, name) if share is not None)
+        numbers = (metrics.accuracy, metrics.loss, *metrics.others.values(), *shares)
+        counts = (metrics.step, metrics.num_examples, *itertools.chain.from_iterable(metrics.confusion))
         if not isinstance(metrics.split, str) or not all(type(number) in (int, float) for number in numbers):
             raise TypeError("a metric is not a number")
         if not all(type(count) is int and count >= 0 for count in counts):

@@ -5,6 +5,7 @@ images [N, H, W, 3], label [N] ──mix()──▶ mixed images, shares of the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ def mix(
     seed: Sequence[tf.Tensor | int],
     mixup_alpha: float,
     cutmix_alpha: float,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, ...]:
     """Returns the images, labels and weights of a replica's part of a batch, mixed with each other.
 
     With both alphas, each step applies mixup or CutMix, with equal probability.
@@ -38,16 +39,9 @@ def mix(
     shares = tf.one_hot(labels, num_classes) if labels.shape.rank == 1 else labels
     step_seed = tf.stack([tf.cast(number, tf.int64) for number in seed])
 
-    def by_mixup() -> tuple[tf.Tensor, ...]:
-        return mixup(images, shares, step_seed, mixup_alpha, weight)
-
-    def by_cutmix() -> tuple[tf.Tensor, ...]:
-        return cutmix(images, shares, step_seed, cutmix_alpha, weight)
-
+    by_mixup = functools.partial(mixup, images, shares, step_seed, mixup_alpha, weight)
+    by_cutmix = functools.partial(cutmix, images, shares, step_seed, cutmix_alpha, weight)
     if mixup_alpha and cutmix_alpha:
         uses_mixup = tf.random.stateless_uniform([], seed_for(step_seed, "mixup or cutmix")) < 0.5
-        mixed = tf.cond(uses_mixup, by_mixup, by_cutmix)
-    else:
-        mixed = by_mixup() if mixup_alpha else by_cutmix()
-    images_mixed, labels_mixed, weight_mixed = mixed
-    return images_mixed, labels_mixed, weight_mixed
+        return tf.cond(uses_mixup, by_mixup, by_cutmix)  # type: ignore[no-any-return]
+    return by_mixup() if mixup_alpha else by_cutmix()

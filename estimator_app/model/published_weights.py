@@ -166,8 +166,9 @@ def read_published(file: IO[bytes], num_bytes: int, network: str, shapes: Mappin
     if network not in PUBLISHED:
         raise ValueError(f"files of safetensors are read for {', '.join(PUBLISHED)}; --network is {network}")
     if source != network:
+        article = "" if source in {*_RESNETS.values(), *_VITS.values()} else "a "
         advice = f"; use --network={source}" if source in PUBLISHED else ""
-        raise ValueError(f"it has the weights of {_article(source)}, --network is {network}{advice}")
+        raise ValueError(f"it has the weights of {article}{source}, --network is {network}{advice}")
     if unknown or pieces.keys() - shapes.keys():
         more = [*unknown, *(pieces[path].name for path in pieces.keys() - shapes.keys())]
         names = json_fields.short_repr(min(more)) + (f" and {len(more) - 1} more tensors" if len(more) > 1 else "")
@@ -186,21 +187,16 @@ def read_published(file: IO[bytes], num_bytes: int, network: str, shapes: Mappin
             old, new = (math.isqrt(shape[1] - 1) for shape in (value.shape, shapes[path]))
             value, remark = resized_positions(value, new), f"positions resized from {old} x {old} to {new} x {new}"
         values[path] = value
-    rows = [_row(path, shapes[path], pieces.get(path), tensors, reasons.get(path, "")) for path in shapes]
+    rows = []
+    for path, shape in shapes.items():
+        name = pieces[path].name if path in pieces else ""
+        rows.append((path, str([*shape]), name, str([*tensors[name].shape]) if name else "", reasons.get(path, "")))
     rows += [("", "", name, str([*tensor.shape]), "not used") for name, tensor in tensors.items() if _is_unused(name)]
     return PublishedWeights({path: values[path] for path in shapes if path in values}, tuple(rows), remark)
 
 
 def _is_unused(name: str) -> bool:
     return bool(_UNUSED.fullmatch(name))
-
-
-def _row(
-    path: str, shape: Shape, piece: Piece | None, tensors: Mapping[str, Tensor], reason: str
-) -> tuple[str, str, str, str, str]:
-    if piece is None:
-        return path, str([*shape]), "", "", reason
-    return path, str([*shape]), piece.name, str([*tensors[piece.name].shape]), reason
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Piece], list[str]]:
@@ -265,10 +261,6 @@ def _described(tensors: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> st
         return _RESNETS.get((depths, "stage1_block1_conv3/kernel" in pieces), description)
     names = ", ".join(json_fields.short_repr(name) for name in list(tensors)[:3])
     return f"network that is not known (its tensors are called {names or 'nothing'}, …)"
-
-
-def _article(network: str) -> str:
-    return network if network in (*_RESNETS.values(), *_VITS.values()) else f"a {network}"
 
 
 def _reasons(

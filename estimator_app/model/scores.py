@@ -51,6 +51,7 @@ class Scores:
         if len(self._confusion):
             self._confusion += np.bincount(labels.astype(np.int64) * count + predicted, minlength=count**2)
 
+    @np.errstate(invalid="ignore")  # of logits that are NaN or infinite, whose loss is NaN
     def add_logits(self, logits: Array, labels: Array) -> None:
         """Adds examples by their logits, whose cross-entropy is computed in float64.
 

@@ -58,7 +58,11 @@ class ArrayReader:
           ValueError: It is not an archive of uncompressed arrays.
           OSError: It cannot be read.
         """
-        source = _source(f"{path}{SUFFIX}")
+        source: str | IO[bytes] = f"{path}{SUFFIX}"
+        if "://" in path:
+            source = io.BytesIO(files.read_bytes(f"{path}{SUFFIX}"))
+        else:
+            local_files.check_plain(f"{path}{SUFFIX}")  # a named pipe would be waited for
         try:
             self._archive = zipfile.ZipFile(source)  # closed with this object
         except FileNotFoundError:
@@ -102,11 +106,3 @@ class ArrayReader:
                 yield file
         except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, KeyError) as error:
             raise ValueError(str(error) or "it is cut off") from error
-
-
-def _source(path: str) -> str | IO[bytes]:
-    """Returns what ZipFile takes: a local path, or the content of a file in a bucket."""
-    if "://" in path:
-        return io.BytesIO(files.read_bytes(path))
-    local_files.check_plain(path)  # a named pipe would be waited for
-    return path

@@ -261,10 +261,10 @@ def _latest_name(model_dir: str) -> str | None:
 def _error_line(path: str, error: Exception) -> str:
     """Returns a one-line message that names the unreadable files of a checkpoint and the reason."""
     folder, _, name = path.rpartition("/")
-    if files.exists(f"{path}{SUFFIX}"):
-        return f"a checkpoint cannot be read: {path + SUFFIX!r} ({(str(error).splitlines() or [repr(error)])[0]})"
-    data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]
     reason = (str(error).splitlines() or [repr(error)])[0]
+    if files.exists(f"{path}{SUFFIX}"):
+        return f"a checkpoint cannot be read: {path + SUFFIX!r} ({reason})"
+    data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]
     which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
         open_checkpoint(path)
@@ -300,8 +300,7 @@ def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_cla
     Raises:
       ValueError: The checkpoint is of another network or another number of classes.
     """
-    has = misfit(path, needed)
-    if has:
+    if has := misfit(path, needed):
         raise ValueError(
             f"checkpoint {path!r} {has}: it is not of network {network!r} with {num_classes} classes, but of another "
             "network or of other classes; use another --model_dir"

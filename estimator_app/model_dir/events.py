@@ -3,8 +3,9 @@
 (name, value) of a step ──EventFile──▶ Event{wall_time, step, Summary{tag, simple_value or image}} ──▶ TFRecords
 events.out.tfevents.… ──read_scalars()──▶ (name, step, value)
 
-The fields are declared in tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. TensorBoard
-reads the files of a folder in the order of their names, which begin with the time.
+The fields are declared in tensorflow/core/util/event.proto, and in summary.proto and tensor.proto of
+tensorflow/core/framework. tf.summary writes a number as a tensor, other writers as simple_value; both are read.
+TensorBoard reads the files of a folder in the order of their names, which begin with the time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tpu_input.dataset_format.tfrecord import frame, length_delimited, read_fram
 PREFIX = "events.out.tfevents."
 _numbers = itertools.count()  # of the files of this process
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # https://protobuf.dev/programming-guides/encoding
+_DT_FLOAT = 1
 
 
 class EventFile:
@@ -83,9 +85,16 @@ def read_scalars(content: bytes) -> Iterator[tuple[str, int, float]]:
         step, summary = fields.get(2, 0), fields.get(5, b"")
         for number, value in _fields(summary) if isinstance(summary, bytes) else ():
             parts = dict(_fields(value)) if number == 1 and isinstance(value, bytes) else {}
-            name, scalar = parts.get(1), parts.get(2)
-            if isinstance(name, bytes) and isinstance(scalar, bytes) and isinstance(step, int):
+            name, scalar = parts.get(1), parts.get(2, _number_in(parts.get(8, b"")))
+            if isinstance(name, bytes) and isinstance(scalar, bytes) and len(scalar) == 4 and isinstance(step, int):
                 yield name.decode(), step, struct.unpack("<f", scalar)[0]
+
+
+def _number_in(tensor: int | bytes) -> int | bytes | None:
+    """Returns the bytes of the float32 in a serialized TensorProto of one without dimensions; None of another."""
+    parts = dict(_fields(tensor)) if isinstance(tensor, bytes) else {}
+    is_number = parts.get(1) == _DT_FLOAT and not parts.get(2)  # a stranger's tensor may need all of the memory
+    return parts.get(4, parts.get(5)) if is_number else None
 
 
 def _event(step: int, content: list[bytes]) -> bytes:

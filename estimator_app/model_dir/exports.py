@@ -132,8 +132,7 @@ def is_complete(path: str) -> bool:
 
 def read_complete_exports(model_dir: str, kind: str) -> list[Entry]:
     """Returns the entries of read_exports() of a kind whose SavedModels still exist, oldest first."""
-    entries = read_exports(model_dir).get(kind, [])
-    return [entry for entry in entries if is_complete(entry["path"])]
+    return [entry for entry in read_exports(model_dir).get(kind, []) if is_complete(entry["path"])]
 
 
 def read_exports(model_dir: str) -> dict[str, list[Entry]]:

@@ -118,7 +118,7 @@ def best(rows: Sequence[Row], metric: str) -> Row | None:
     for row in rows:
         if metric not in row.values:
             raise ValueError(f"early_stop_metric must be one of {', '.join(row.values)}, got {metric!r}")
-    sign = -1 if is_better_low(metric) else 1
+    sign = -1 if metric.endswith("loss") else 1
 
     def rank(row: Row) -> tuple[bool, float]:
         value = row.values[metric]
@@ -132,11 +132,6 @@ def is_stale(rows: Sequence[Row], metric: str, patience: int) -> bool:
     """Returns whether none of the last `patience` evaluations beat the best one before them; False if patience is 0."""
     best_row = best(rows, metric) if patience else None
     return best_row is not None and len(rows) - 1 - list(rows).index(best_row) >= patience
-
-
-def is_better_low(metric: str) -> bool:
-    """Returns whether lower values of the metric are better."""
-    return metric.endswith("loss")
 
 
 def _row(line: Mapping[str, str]) -> Row:

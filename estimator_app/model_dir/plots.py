@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -173,14 +172,13 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     if names:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)
+        for true, value in enumerate(recall):
+            text = "–" if np.isnan(value) else f"{100 * value:.1f}"
+            bars.text(4, true, text, va="center", fontsize=8)
     if len(classes) <= _MOST_COUNTS:
         for true, predicted in zip(*np.nonzero(counts), strict=True):
             color = "white" if shares[true, predicted] > 0.3 else "black"
             axes.text(predicted, true, f"{counts[true, predicted]}", ha="center", va="center", color=color, fontsize=8)
-    if names:
-        for true, value in enumerate(recall):
-            text = "–" if np.isnan(value) else f"{100 * value:.1f}"
-            bars.text(4, true, text, va="center", fontsize=8)
     return _png(figure)
 
 
@@ -220,7 +218,8 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
       Paths of the PNG files.
     """
     if len(config.classes) <= _FEW_CLASSES:
-        rows = [dataclasses.replace(row, values=_without_top(row.values)) for row in rows]
+        without_top = [{name: row.values[name] for name in row.values if not name.startswith("top_")} for row in rows]
+        rows = [dataclasses.replace(row, values=values) for row, values in zip(rows, without_top, strict=True)]
     pictures = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
     if metrics.confusion:
         pictures["confusion"] = draw_confusion(metrics, config.classes)
@@ -233,10 +232,6 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
 _FEW_CLASSES = 10  # of these, five are half
 
 
-def _without_top(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if not name.startswith("top_")}
-
-
 _TRAINING_CURVES = ("train/loss", "train/learning_rate")
 _MOST_EVENT_BYTES = 1 << 28  # of all event files of a run that are read; a point takes some 100 bytes
 
@@ -247,33 +242,6 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
     Of a step that was trained again after an interruption, the last value counts. Event files may come from an
     untrusted source or end in the middle of a record; what can be read is returned.
     """
-    if on_jax():
-        return _read_own_curves(model_dir)
-    import tensorflow as tf
-
-    curves: dict[str, dict[int, float]] = {}
-    room = _MOST_EVENT_BYTES
-    for name in files.names(model_dir):
-        path = f"{model_dir}/{name}"
-        if not name.startswith("events.out.tfevents."):
-            continue
-        with contextlib.suppress(tf.errors.OpError, DecodeError, ValueError, TypeError):
-            room -= tf.io.gfile.stat(path).length
-            if room < 0:
-                break
-            for serialized in tf.data.TFRecordDataset(path):
-                event = tf.compat.v1.Event.FromString(serialized.numpy())
-                for value in event.summary.value:
-                    # A tensor of one number has no dimensions; a stranger's tensor may need all of the memory.
-                    if value.tag in _TRAINING_CURVES and not value.tensor.tensor_shape.dim:
-                        is_tensor = value.HasField("tensor")
-                        number = tf.make_ndarray(value.tensor) if is_tensor else value.simple_value
-                        curves.setdefault(value.tag, {})[int(event.step)] = float(number)
-    return {name: sorted(points.items()) for name, points in curves.items()}
-
-
-def _read_own_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
-    """Returns the same of event files that events.py has written."""
     curves: dict[str, dict[int, float]] = {}
     room = _MOST_EVENT_BYTES
     for name in files.names(model_dir):

@@ -45,7 +45,7 @@ CONFIG_NAME = "config.json"
 METRICS_NAME = "metrics.json"
 # What a process that is killed leaves: a file that files.write() was about to rename, and the folder into which
 # TensorFlow writes a checkpoint first (tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
-_UNFINISHED_FILE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+UNFINISHED_FILE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _UNFINISHED_CHECKPOINT = re.compile(re.escape(NAME) + r"-[0-9]{1,18}_temp")
 _PART = re.compile(r"part-[0-9]{5}-of-[0-9]{5}\.(index|data-[0-9]{5}-of-[0-9]{5})(\.tempstate[0-9]+)?")
 # Maximum number of unknown files that an error message lists.
@@ -72,23 +72,20 @@ def check_free(model_dir: str) -> None:
     if not model_dir.isprintable():  # the paths of exports in exports.json must be
         raise ValueError(f"{model_dir!r} has signs in it that cannot be printed; use another --model_dir")
     names = files.names(model_dir)
-    links = [name for name in names if os.path.islink(f"{model_dir}/{name}")]
-    if links:
+    if links := [name for name in names if os.path.islink(f"{model_dir}/{name}")]:
         raise ValueError(
             f"{model_dir!r} contains a symlink, {links[0]!r}, through which training would write elsewhere; remove it "
             "(to write exports elsewhere, use --export_dir)"
         )
     files.check_plain(model_dir)
-    visible = [name for name in names if not name.startswith(".")]
-    if CONFIG_NAME not in visible:
-        # Earlier versions wrote config.json.tmp.
-        foreign = [name for name in visible if name != f"{CONFIG_NAME}.tmp"]
-        if foreign:
-            more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
-            raise ValueError(
-                f"{model_dir!r} has no {CONFIG_NAME} but contains {', '.join(foreign[:_LISTED])}{more}, so it is not a "
-                "training run; use another --model_dir"
-            )
+    # Earlier versions wrote config.json.tmp.
+    foreign = [name for name in names if not name.startswith(".") and name != f"{CONFIG_NAME}.tmp"]
+    if foreign and CONFIG_NAME not in names:
+        more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
+        raise ValueError(
+            f"{model_dir!r} has no {CONFIG_NAME} but contains {', '.join(foreign[:_LISTED])}{more}, so it is not a "
+            "training run; use another --model_dir"
+        )
 
 
 def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> str:
@@ -138,7 +135,7 @@ def remove_unfinished(model_dir: str) -> None:
     for name in files.names(model_dir):
         path = f"{model_dir}/{name}"
         with contextlib.suppress(OSError):
-            if _UNFINISHED_FILE.fullmatch(name):
+            if UNFINISHED_FILE.fullmatch(name):
                 files.remove(path)
             elif _UNFINISHED_CHECKPOINT.fullmatch(name):
                 for part in filter(_PART.fullmatch, files.names(path)):
@@ -197,20 +194,6 @@ def read_started(model_dir: str) -> TrainConfig | None:
     return read_config(model_dir) if has_config and has_checkpoint(model_dir) else None
 
 
-def read_trained(model_dir: str) -> TrainConfig:
-    """Returns the options of the run in `model_dir`, which must have a checkpoint.
-
-    Raises:
-      ValueError: There is no run or it has no checkpoint yet, or the folder holds something that is neither a file nor
-        a folder.
-    """
-    files.check_plain(model_dir)
-    config = read_config(model_dir)
-    if not any(steps(model_dir)):
-        raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
-    return config
-
-
 def read_named(model_dir: str, network: str | None = None) -> TrainConfig:
     """Returns the options of the run in `model_dir`, after a check that the module of its network may be imported.
 
@@ -221,9 +204,13 @@ def read_named(model_dir: str, network: str | None = None) -> TrainConfig:
       network: "package.module:function" as named by the user; None if no network was named.
 
     Raises:
-      ValueError: As read_trained(); or the network is a custom one that was not named, or another one was named.
+      ValueError: There is no run or it has no checkpoint yet, or the folder holds something that is neither a file nor
+        a folder; or the network is a custom one that was not named, or another one was named.
     """
-    config = read_trained(model_dir)
+    files.check_plain(model_dir)
+    config = read_config(model_dir)
+    if not any(steps(model_dir)):
+        raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
     if network not in (None, config.network):
         raise ValueError(f"the run in {model_dir!r} has --network={config.network}, got --network={network}")
     if is_users(config.network) and not network:

@@ -12,18 +12,18 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from estimator_app.model_dir.run_files import UNFINISHED_FILE
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
 
 METADATA_KEY = b"jpeg2tpu.predictions"  # of the Parquet file: the origin as JSON
 _PART = re.compile(r"part-(\d{5,})\.parquet")
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")  # left by a process that was killed
 _MAGIC = b"PAR1"
 _MAX_FOOTER_BYTES = 1 << 28
 # Columns in which the same values come again and again.
@@ -61,43 +61,47 @@ class Parts:
         present = range(len(self._lengths)) if self.is_complete else self._present
         return [number for number in range(len(self._lengths)) if number not in present]
 
-    def write_part(self, number: int, columns: Sequence[pa.Array]) -> None:
+    def write_part(self, number: int, columns: Mapping[str, Any]) -> None:
         """Writes one part atomically.
+
+        Args:
+          number: Number of the part.
+          columns: Arrays or lists, by the names of the schema.
 
         Raises:
           OSError: It cannot be written.
         """
         files.make_folder(self.folder)
-        table = pa.Table.from_arrays(list(columns), schema=self._schema)
+        table = pa.table(dict(columns), schema=self._schema)
         if len(table) != self._lengths[number]:
             raise ValueError(f"part {number} has {len(table)} rows, but must have {self._lengths[number]}")
         content = io.BytesIO()
-        with self.writer(content) as writer:
+        with self._writer(content) as writer:
             writer.write_table(table)
         files.write(self._path(number), content.getvalue())
 
-    def join(self) -> None:
+    def join(self, paths: Iterable[str] | None = None) -> None:
         """Writes the file from all parts, each a row group, and removes the parts.
+
+        Args:
+          paths: Files that are read in place of the parts.
 
         Raises:
           OSError: It cannot be written.
         """
         if not self.is_complete:
-            with files.writing(self.output, self.folder) as file, self.writer(file) as writer:
-                for number in range(len(self._lengths)):
-                    writer.write_table(_read_table(self._path(number)))
+            files.make_folder(self.folder)
+            with files.writing(self.output, self.folder) as file, self._writer(file) as writer:
+                for path in paths or map(self._path, range(len(self._lengths))):
+                    writer.write_table(_read_table(path))
         # Only now: until the file stands, a process that is killed here continues from its parts.
-        self.remove()
-
-    def remove(self) -> None:
-        """Removes the parts."""
         if files.is_folder(self.folder):
             for name in files.names(self.folder):
                 files.remove(f"{self.folder}/{name}")
             with contextlib.suppress(OSError):  # in a bucket, the folder is gone with its last file
                 files.remove_folder(self.folder)
 
-    def writer(self, sink: Any) -> pq.ParquetWriter:
+    def _writer(self, sink: Any) -> pq.ParquetWriter:
         """Returns a writer of a file with the rows' schema and origin."""
         return pq.ParquetWriter(sink, self._schema, use_dictionary=_REPEATED)
 
@@ -109,17 +113,15 @@ class Parts:
         files.check_plain(self.folder)
         present = set()
         for name in files.names(self.folder):
-            match = _PART.fullmatch(name)
-            if not match and not _TEMPORARY.fullmatch(name):
+            if match := _PART.fullmatch(name):
+                number = int(match[1])
+                rows = self._lengths[number] if number < len(self._lengths) else None
+                if self._is_whole(f"{self.folder}/{name}", rows, f"remove {self.folder!r}, or choose another --output"):
+                    present.add(number)
+            elif not UNFINISHED_FILE.fullmatch(name):
                 raise ValueError(
                     f"{self.folder!r} holds {name!r}, which is not a part of predictions; move it elsewhere"
                 )
-            number = int(match[1]) if match else len(self._lengths)
-            rows = self._lengths[number] if number < len(self._lengths) else None
-            if match and self._is_whole(
-                f"{self.folder}/{name}", rows, f"remove {self.folder!r}, or choose another --output"
-            ):
-                present.add(number)
         return present
 
     def _is_whole(self, path: str, num_rows: int | None, advice: str) -> bool:
@@ -135,7 +137,7 @@ class Parts:
         metadata = _read_metadata(path)
         if metadata is None and path != self.output:
             return False
-        origin = _origin_of(metadata) if metadata is not None else None
+        origin = metadata and _origin_of(metadata)
         if metadata is None or origin is None:
             raise ValueError(f"{path!r} exists already and is not a file of predictions; {advice}")
         if origin != self._origin or metadata.num_rows != num_rows:
@@ -162,23 +164,13 @@ def join_predictions(paths: Sequence[str], output: str) -> None:
     metadata = [_read_metadata(path) for path in paths]
     origins = [(entry and _origin_of(entry)) or {} for entry in metadata]
     joined = {name: [origin.get(name) for origin in origins] for name in ("model", "split")}
-    schema = pq.read_schema(pa.BufferReader(_content(paths[0])))
-    parts = Parts(output, schema, origins[0] | joined, [entry.num_rows if entry else 0 for entry in metadata])
-    if parts.is_complete:
-        return
-    files.make_folder(parts.folder)
-    with files.writing(output, parts.folder) as file, parts.writer(file) as writer:
-        for path in paths:
-            writer.write_table(_read_table(path))
-    parts.remove()
+    schema = pq.read_schema(pa.BufferReader(files.read_bytes(paths[0])))
+    lengths = [entry.num_rows if entry else 0 for entry in metadata]
+    Parts(output, schema, origins[0] | joined, lengths).join(paths)
 
 
 def _read_table(path: str) -> pa.Table:
-    return pq.ParquetFile(pa.BufferReader(_content(path))).read(use_threads=False)
-
-
-def _content(path: str) -> bytes:
-    return files.read_bytes(path)
+    return pq.ParquetFile(pa.BufferReader(files.read_bytes(path))).read(use_threads=False)
 
 
 def _origin_of(metadata: pq.FileMetaData) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ A checkpoint's network can run on a TPU: this machine decodes the files, and eac
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -89,8 +90,13 @@ def load_run(
     """
     config = read_named(model_dir, network)
     checkpoint = find_checkpoint(model_dir, step)
+    digest = _digest([main_file(checkpoint), f"{model_dir}/{CONFIG_NAME}"])
     if not uses_tensorflow(config.trainer):
-        return _load_jax_run(config, model_dir, checkpoint, features)
+        from estimator_app.trainers.jax.export import load_checkpoint
+
+        if features is not None:
+            raise ValueError("--trainer=jax has no --features yet; leave it out")
+        return Predictor(config, config.classes, digest, 0, load_checkpoint(config, checkpoint))
     import tensorflow as tf
 
     from estimator_app.model.losses import probabilities
@@ -137,28 +143,12 @@ def load_run(
         values = strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
         )
-        result: Array = rows(values).numpy()[:count]
-        return result
+        return rows(values).numpy()[:count]  # type: ignore[no-any-return]
 
     def run(encoded: Sequence[bytes]) -> list[Array | ValueError]:
         return run_on_files(encoded, run_batch)
 
-    digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, num_features, run)
-
-
-def _load_jax_run(config: TrainConfig, model_dir: str, checkpoint: str, features: str | None) -> Predictor:
-    """Returns the model of a checkpoint of --trainer=jax.
-
-    Raises:
-      ValueError: The output of a layer is wanted.
-    """
-    from estimator_app.trainers.jax.export import load_checkpoint
-
-    if features is not None:
-        raise ValueError("--trainer=jax has no --features yet; leave it out")
-    digest = _digest([main_file(checkpoint), f"{model_dir}/{CONFIG_NAME}"])
-    return Predictor(config, config.classes, digest, 0, load_checkpoint(config, checkpoint))
 
 
 def _layer(model: Any, name: str) -> Any:
@@ -174,15 +164,12 @@ def _layer(model: Any, name: str) -> Any:
     layers = dict(every_layer(model))
     if name not in layers:
         raise ValueError(f"--features={name} is not a layer of the network; it has {', '.join(layers)}")
-    try:
+    with contextlib.suppress(ValueError, AttributeError):  # a layer inside another model, or one that is applied twice
         output = layers[name].output
         tf.keras.Model(model.input, output)
-        single = hasattr(output, "shape")
-    except (ValueError, AttributeError):  # a layer inside another model, or one that is applied twice
-        single = False
-    if not single:
-        raise ValueError(f"--features={name}: the layer is inside another model, or has several outputs; use another")
-    return layers[name]
+        if hasattr(output, "shape"):
+            return layers[name]
+    raise ValueError(f"--features={name}: the layer is inside another model, or has several outputs; use another")
 
 
 def _digest(paths: Iterable[str]) -> str:

@@ -6,17 +6,14 @@ split ──some of its records──▶ Classifier ──predicted class is not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from estimator_app.model.keras_library import on_jax
+from estimator_app.predictions.record_batches import read_batches
 from estimator_app.saved_model.classifier import Classifier
-from tpu_input import Manifest, RecordSource
-from tpu_input.dataset_format.records import parse
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from tpu_input import Manifest
 
 # Records that are classified to find some; this machine's processor does it, so that not all of a large split can be.
 MOST_EXAMINED = 512
@@ -61,22 +58,8 @@ def find_wrong(classifier: Classifier, manifest: Manifest, split: str, most: int
 
 
 def _wrong(classifier: Classifier, manifest: Manifest, split: str, ranges: list[range]) -> Iterator[WrongImage]:
-    if on_jax():
-        yield from _wrong_by_number(classifier, manifest, split, ranges)
-        return
-    import tensorflow as tf
-
-    from tpu_input.pipeline.reading import no_autograph, records
-
-    @no_autograph
-    def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse(serialized, manifest.first_label, manifest.record)
-        key = tf.io.parse_single_example(serialized, {"image/key": tf.io.FixedLenFeature([], tf.string, "")})
-        return number, key["image/key"], example["encoded"], example["label"]
-
-    for batch in records(manifest, split, ranges).map(example_of).batch(_BATCH).as_numpy_iterator():
-        results = classifier(list(batch[2]))
-        for number, key, encoded, label, result in zip(*batch, results, strict=True):
+    for batch in read_batches(manifest, split, _BATCH, ranges, with_tensorflow=not on_jax()):
+        for number, _, key, encoded, label, result in zip(*batch, classifier(list(batch.encoded)), strict=True):
             if isinstance(result, ValueError) or not 0 <= label < len(classifier.classes):
                 continue
             best = int(result.argmax())
@@ -84,20 +67,3 @@ def _wrong(classifier: Classifier, manifest: Manifest, split: str, ranges: list[
                 name = key.decode(errors="replace") or f"record {number}"
                 labels = classifier.classes[label], classifier.classes[best]
                 yield WrongImage(name, *labels, float(result[best]), encoded)
-
-
-def _wrong_by_number(
-    classifier: Classifier, manifest: Manifest, split: str, ranges: list[range]
-) -> Iterator[WrongImage]:
-    """Yields the same, of records that are read without TensorFlow."""
-    source = RecordSource(manifest, split)
-    for numbers in ranges:
-        batch = [source[number] for number in numbers]
-        for number, record, result in zip(numbers, batch, classifier([one.encoded for one in batch]), strict=True):
-            if isinstance(result, ValueError) or not 0 <= record.label < len(classifier.classes):
-                continue
-            best = int(result.argmax())
-            if best != record.label:
-                labels = classifier.classes[record.label], classifier.classes[best]
-                name = record.key or f"record {number}"
-                yield WrongImage(name, *labels, float(result[best]), record.encoded)

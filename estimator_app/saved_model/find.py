@@ -81,8 +81,7 @@ def _like(path: str, model_dir: str) -> str:
     other = latest_checkpoint(model_dir)
     if not other:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
-    has = misfit(path, shapes(other))
-    if has:
+    if has := misfit(path, shapes(other)):
         raise ValueError(f"{path!r} is of another network or has other classes than {other!r}: it {has}")
     return path
 
@@ -105,16 +104,15 @@ def find_export(path: str) -> str:
     files.check_plain(path)
     if {*PROGRAM_NAMES} & {*(inside := files.names(path))}:
         return path
-    export = _newest(path) or _newest(f"{path}/export") or _listed(path)
-    if export:
+    if export := _newest(path) or _newest(f"{path}/export") or _listed(path):
         return export
     if CONFIG_NAME in inside:
-        hint = f"but a run without an export; export it with: {command_for('export', path)}"
+        hint = f" but a run without an export; export it with: {command_for('export', path)}"
     elif MANIFEST_NAME in inside:
-        hint = "but a dataset; use a folder that export has written"
+        hint = " but a dataset; use a folder that export has written"
     else:
         hint = "; create one with: jpeg2tpu export"
-    raise ValueError(f"{path!r} holds no SavedModel{'' if hint.startswith(';') else ' '}{hint}")
+    raise ValueError(f"{path!r} holds no SavedModel{hint}")
 
 
 def read_origin(path: str) -> tuple[TrainConfig, int]:
