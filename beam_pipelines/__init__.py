@@ -14,72 +14,45 @@ from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
-    from beam_pipelines.convert import Converted, convert
-    from beam_pipelines.diff import Differences, diff
-    from beam_pipelines.options import ConvertOptions, Source
-    from beam_pipelines.pipeline_options import ConvertPipelineOptions
-    from beam_pipelines.repair import repair
-    from beam_pipelines.report.page import write_report
-    from beam_pipelines.rewrite import exporting, rewriting
+    from beam_pipelines.convert import Converted as Converted, convert as convert
+    from beam_pipelines.diff import Differences as Differences, diff as diff
+    from beam_pipelines.options import ConvertOptions as ConvertOptions, Source as Source
+    from beam_pipelines.pipeline_options import ConvertPipelineOptions as ConvertPipelineOptions
+    from beam_pipelines.repair import repair as repair
+    from beam_pipelines.report.page import write_report as write_report
+    from beam_pipelines.rewrite import exporting as exporting, rewriting as rewriting
     from beam_pipelines.transforms import (
-        InputFile,
-        LabelledImage,
-        ListInputs,
-        ReadImages,
-        RejectedInput,
-        WriteDataset,
-        WrittenDataset,
+        InputFile as InputFile,
+        LabelledImage as LabelledImage,
+        ListInputs as ListInputs,
+        ReadImages as ReadImages,
+        RejectedInput as RejectedInput,
+        WriteDataset as WriteDataset,
+        WrittenDataset as WrittenDataset,
     )
-    from beam_pipelines.verify import Findings, verify
-    from tpu_input.stored_images.image_options import ImageOptions
+    from beam_pipelines.verify import Findings as Findings, verify as verify
+    from tpu_input.stored_images.image_options import ImageOptions as ImageOptions
 
-__all__ = [
-    "ConvertOptions",
-    "ConvertPipelineOptions",
-    "Converted",
-    "Differences",
-    "Findings",
-    "ImageOptions",
-    "InputFile",
-    "LabelledImage",
-    "ListInputs",
-    "ReadImages",
-    "RejectedInput",
-    "Source",
-    "WriteDataset",
-    "WrittenDataset",
-    "convert",
-    "diff",
-    "exporting",
-    "repair",
-    "rewriting",
-    "verify",
-    "write_report",
-]
-
-publish(
+__all__ = publish(
     __name__,
     {
-        "Converted": "beam_pipelines.convert",
-        "ConvertOptions": "beam_pipelines.options",
-        "ConvertPipelineOptions": "beam_pipelines.pipeline_options",
-        "Differences": "beam_pipelines.diff",
-        "Findings": "beam_pipelines.verify",
-        "ImageOptions": "tpu_input.stored_images.image_options",
-        "InputFile": "beam_pipelines.transforms",
-        "LabelledImage": "beam_pipelines.transforms",
-        "ListInputs": "beam_pipelines.transforms",
-        "ReadImages": "beam_pipelines.transforms",
-        "RejectedInput": "beam_pipelines.transforms",
-        "Source": "beam_pipelines.options",
-        "WriteDataset": "beam_pipelines.transforms",
-        "WrittenDataset": "beam_pipelines.transforms",
-        "convert": "beam_pipelines.convert",
-        "diff": "beam_pipelines.diff",
-        "exporting": "beam_pipelines.rewrite",
-        "repair": "beam_pipelines.repair",
-        "rewriting": "beam_pipelines.rewrite",
-        "verify": "beam_pipelines.verify",
-        "write_report": "beam_pipelines.report.page",
+        "beam_pipelines.convert": ["Converted", "convert"],
+        "beam_pipelines.diff": ["Differences", "diff"],
+        "beam_pipelines.options": ["ConvertOptions", "Source"],
+        "beam_pipelines.pipeline_options": ["ConvertPipelineOptions"],
+        "beam_pipelines.repair": ["repair"],
+        "beam_pipelines.report.page": ["write_report"],
+        "beam_pipelines.rewrite": ["exporting", "rewriting"],
+        "beam_pipelines.transforms": [
+            "InputFile",
+            "LabelledImage",
+            "ListInputs",
+            "ReadImages",
+            "RejectedInput",
+            "WriteDataset",
+            "WrittenDataset",
+        ],
+        "beam_pipelines.verify": ["Findings", "verify"],
+        "tpu_input.stored_images.image_options": ["ImageOptions"],
     },
 )

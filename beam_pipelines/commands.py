@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME
 from beam_pipelines.conversion_flags import conversion_options, named_datasets
-from beam_pipelines.convert import convert as convert_inputs
-from beam_pipelines.convert import submit
+from beam_pipelines.convert import convert as convert_inputs, submit
 from beam_pipelines.diff import diff as diff_datasets
 from beam_pipelines.dry_run import dry_run, dry_run_of_dataflow
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
@@ -23,8 +22,7 @@ from beam_pipelines.report.summary import print_summary, summary
 from beam_pipelines.rewrite import exporting, rewriting
 from beam_pipelines.runners import phases
 from beam_pipelines.sample_digits import write_sample
-from beam_pipelines.verify import Findings
-from beam_pipelines.verify import verify as verify_dataset
+from beam_pipelines.verify import Findings, verify as verify_dataset
 from tpu_input.command_line import is_json, print_line, to_json
 from tpu_input.command_line.streams import check_printed
 from tpu_input.dataset_format.lengths import lengths_name

@@ -16,8 +16,7 @@ from tpu_input.dataset_format.label_kinds import KINDS, LabelKind
 from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.records import valid_split
 from tpu_input.dataset_format.split_names import split_named
-from tpu_input.stored_images.image_options import Check as Check
-from tpu_input.stored_images.image_options import ImageOptions as ImageOptions
+from tpu_input.stored_images.image_options import Check as Check, ImageOptions as ImageOptions
 
 WORK_NAME = ".jpeg2tpu"  # folder, in the output, of the working files of an unfinished conversion
 _MIN_SHARD_BYTES = 10_000

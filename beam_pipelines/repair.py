@@ -49,8 +49,7 @@ from beam_pipelines.sources.url_names import is_url, origin
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import checks_arguments, from_fields
-from tpu_input.dataset_format import json_fields
-from tpu_input.dataset_format import lengths as lengths_format
+from tpu_input.dataset_format import json_fields, lengths as lengths_format
 from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import (

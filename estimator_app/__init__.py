@@ -14,56 +14,33 @@ from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
-    from estimator_app.config import TrainConfig
-    from estimator_app.evaluate import Evaluation, evaluate
-    from estimator_app.export import export
-    from estimator_app.model.metrics import Metrics
-    from estimator_app.model_dir.run_files import Finished
-    from estimator_app.predict import Prediction, predict
-    from estimator_app.predict_dataset import predict_dataset, predict_folds
-    from estimator_app.runtime.tpu import Tpu
-    from estimator_app.saved_model.classifier import Classifier, load_classifier
-    from estimator_app.train import train
-    from estimator_app.trainers.callbacks import Callback
-    from estimator_app.watch import watch
+    from estimator_app.config import TrainConfig as TrainConfig
+    from estimator_app.evaluate import Evaluation as Evaluation, evaluate as evaluate
+    from estimator_app.export import export as export
+    from estimator_app.model.metrics import Metrics as Metrics
+    from estimator_app.model_dir.run_files import Finished as Finished
+    from estimator_app.predict import Prediction as Prediction, predict as predict
+    from estimator_app.predict_dataset import predict_dataset as predict_dataset, predict_folds as predict_folds
+    from estimator_app.runtime.tpu import Tpu as Tpu
+    from estimator_app.saved_model.classifier import Classifier as Classifier, load_classifier as load_classifier
+    from estimator_app.train import train as train
+    from estimator_app.trainers.callbacks import Callback as Callback
+    from estimator_app.watch import watch as watch
 
-__all__ = [
-    "Callback",
-    "Classifier",
-    "Evaluation",
-    "Finished",
-    "Metrics",
-    "Prediction",
-    "Tpu",
-    "TrainConfig",
-    "evaluate",
-    "export",
-    "load_classifier",
-    "predict",
-    "predict_dataset",
-    "predict_folds",
-    "train",
-    "watch",
-]
-
-publish(
+__all__ = publish(
     __name__,
     {
-        "Callback": "estimator_app.trainers.callbacks",
-        "Classifier": "estimator_app.saved_model.classifier",
-        "Evaluation": "estimator_app.evaluate",
-        "Finished": "estimator_app.model_dir.run_files",
-        "Metrics": "estimator_app.model.metrics",
-        "Prediction": "estimator_app.predict",
-        "Tpu": "estimator_app.runtime.tpu",
-        "TrainConfig": "estimator_app.config",
-        "evaluate": "estimator_app.evaluate",
-        "export": "estimator_app.export",
-        "load_classifier": "estimator_app.saved_model.classifier",
-        "predict": "estimator_app.predict",
-        "predict_dataset": "estimator_app.predict_dataset",
-        "predict_folds": "estimator_app.predict_dataset",
-        "train": "estimator_app.train",
-        "watch": "estimator_app.watch",
+        "estimator_app.config": ["TrainConfig"],
+        "estimator_app.evaluate": ["Evaluation", "evaluate"],
+        "estimator_app.export": ["export"],
+        "estimator_app.model.metrics": ["Metrics"],
+        "estimator_app.model_dir.run_files": ["Finished"],
+        "estimator_app.predict": ["Prediction", "predict"],
+        "estimator_app.predict_dataset": ["predict_dataset", "predict_folds"],
+        "estimator_app.runtime.tpu": ["Tpu"],
+        "estimator_app.saved_model.classifier": ["Classifier", "load_classifier"],
+        "estimator_app.train": ["train"],
+        "estimator_app.trainers.callbacks": ["Callback"],
+        "estimator_app.watch": ["watch"],
     },
 )

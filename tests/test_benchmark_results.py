@@ -18,16 +18,13 @@ import numpy as np
 import pytest
 
 from benchmarks import measure, plots, tables
-from benchmarks.conversion import __main__ as conversion
-from benchmarks.conversion import cores as conversion_cores
-from benchmarks.conversion import sweep as conversion_sweep
+from benchmarks.conversion import __main__ as conversion, cores as conversion_cores, sweep as conversion_sweep
 from benchmarks.conversion.promises import num_records
 from benchmarks.conversion.ways import ALL, PLAIN_LOOP
 from benchmarks.corpus import photograph
 from benchmarks.evaluation.__main__ import account
 from benchmarks.exports import __main__ as exports
-from benchmarks.input import __main__ as input_benchmark
-from benchmarks.input import waits as input_waits
+from benchmarks.input import __main__ as input_benchmark, waits as input_waits
 from benchmarks.order import __main__ as order
 from benchmarks.order.mixing import meetings, mixing
 from benchmarks.scale.__main__ import check as check_formulas

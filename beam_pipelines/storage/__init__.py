@@ -21,8 +21,7 @@ from typing import IO, NamedTuple, Protocol, TypeVar, cast
 
 from beam_pipelines.storage import local
 from beam_pipelines.storage.pieces import Headers, in_pieces
-from tpu_input.command_line.paths import Unclear
-from tpu_input.command_line.paths import absolute as absolute
+from tpu_input.command_line.paths import Unclear, absolute as absolute
 from tpu_input.dataset_format.records import IMAGE_KEY, image_of
 
 _SLICE = re.compile(r"(.*)#(bytes|deflate|record)=(\d{1,19})-(\d{1,19})(?:(?<=\d):(.+))?", re.DOTALL)

@@ -62,16 +62,17 @@ def find_trainer(name: TrainerName) -> Trainer:
         from estimator_app.trainers.jax.export import save as save_jax
         from estimator_app.trainers.jax.state import make_run
         from estimator_app.trainers.jax.tpu_checks import JaxChecks
-        from estimator_app.trainers.jax.train import evaluate as evaluate_jax
-        from estimator_app.trainers.jax.train import train as train_jax
+        from estimator_app.trainers.jax.train import evaluate as evaluate_jax, train as train_jax
 
         return Trainer(make_run, train_jax, evaluate_jax, save_jax, JaxChecks, device_names)
     if name == "tf_distribute":
         from estimator_app.trainers.tf_distribute.export import save as save_distributed
         from estimator_app.trainers.tf_distribute.state import make_state, replica_names
         from estimator_app.trainers.tf_distribute.tpu_checks import StrategyChecks
-        from estimator_app.trainers.tf_distribute.train import evaluate as evaluate_distributed
-        from estimator_app.trainers.tf_distribute.train import train as train_distributed
+        from estimator_app.trainers.tf_distribute.train import (
+            evaluate as evaluate_distributed,
+            train as train_distributed,
+        )
 
         return Trainer(
             make_state, train_distributed, evaluate_distributed, save_distributed, StrategyChecks, replica_names

@@ -14,8 +14,7 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, 
 from beam_pipelines.convert import build_conversion
 from beam_pipelines.runners import execution, launch_checks, workers
 from beam_pipelines.runners.wheel import versions
-from support.conversion import local
-from support.conversion import options as convert_options
+from support.conversion import local, options as convert_options
 from support.pipelines_commands import refused, run
 
 DATAFLOW = ["--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/temp"]

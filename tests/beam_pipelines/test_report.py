@@ -23,8 +23,7 @@ from beam_pipelines.conversion_flags import conversion_options
 from beam_pipelines.convert import convert
 from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.report import look_alikes, thumbnails
-from beam_pipelines.report import page as report_page
+from beam_pipelines.report import look_alikes, page as report_page, thumbnails
 from beam_pipelines.report.index_columns import read_all
 from beam_pipelines.report.likely_wrong import MAX_SHOWN_LABELS
 from beam_pipelines.report.look_alikes import find_look_alikes

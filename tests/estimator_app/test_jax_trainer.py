@@ -130,8 +130,7 @@ def test_a_run_says_on_which_devices(digits_dataset, tmp_path):
 
 def test_each_function_is_compiled_once_in_a_run(digits_dataset, tmp_path):
     from estimator_app.trainers.jax.state import make_run
-    from estimator_app.trainers.jax.train import evaluate
-    from estimator_app.trainers.jax.train import train as train_stretch
+    from estimator_app.trainers.jax.train import evaluate, train as train_stretch
 
     config = configured(digits_dataset, **SMALL | RECIPE | {"augment": "none", "train_steps": 4})
     run = make_run(config, str(tmp_path))

@@ -19,8 +19,7 @@ from tpu_input.dataset_format.jpeg_markers import frame_size, with_rows
 from tpu_input.dataset_format.records import RecordSpec
 from tpu_input.pipeline import images
 from tpu_input.pipeline.seeds import seed_for
-from tpu_input.without_tensorflow import decode_window as decoding
-from tpu_input.without_tensorflow import random_numbers, windows
+from tpu_input.without_tensorflow import decode_window as decoding, random_numbers, windows
 from tpu_input.without_tensorflow.decode_window import decode_window
 
 ROOT = Path(__file__).parents[2]

@@ -16,21 +16,23 @@ from typing import Any, NoReturn
 
 from tpu_input.command_line import help_text
 from tpu_input.command_line.dataclass_options import suggestion
-from tpu_input.command_line.output import SECONDS_PER_LINE as SECONDS_PER_LINE
-from tpu_input.command_line.output import activity as activity
-from tpu_input.command_line.output import failed as failed
-from tpu_input.command_line.output import is_json as is_json
-from tpu_input.command_line.output import is_quiet as is_quiet
-from tpu_input.command_line.output import note as note
-from tpu_input.command_line.output import output as output
-from tpu_input.command_line.output import print_error as print_error
-from tpu_input.command_line.output import print_failure as print_failure
-from tpu_input.command_line.output import print_line as print_line
-from tpu_input.command_line.output import print_traceback as print_traceback
-from tpu_input.command_line.output import printable as printable
-from tpu_input.command_line.output import shows_progress as shows_progress
-from tpu_input.command_line.output import speed as speed
-from tpu_input.command_line.output import to_json as to_json
+from tpu_input.command_line.output import (
+    SECONDS_PER_LINE as SECONDS_PER_LINE,
+    activity as activity,
+    failed as failed,
+    is_json as is_json,
+    is_quiet as is_quiet,
+    note as note,
+    output as output,
+    print_error as print_error,
+    print_failure as print_failure,
+    print_line as print_line,
+    print_traceback as print_traceback,
+    printable as printable,
+    shows_progress as shows_progress,
+    speed as speed,
+    to_json as to_json,
+)
 
 # Exit codes that shells report for a process that was ended by a signal: 128 + the signal's number.
 # https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, completion, help_text, print_error, print_line
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.distribution import __version__
-from tpu_input.command_line.output import AddFlag as AddFlag
-from tpu_input.command_line.output import add_output_flags
+from tpu_input.command_line.output import AddFlag as AddFlag, add_output_flags
 from tpu_input.command_line.program import end_process
 from tpu_input.command_line.streams import streams
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from tpu_input.command_line.distribution import needing_extras
 
 
-def publish(package: str, homes: Mapping[str, str]) -> list[str]:
+def publish(package: str, modules: Mapping[str, Sequence[str]]) -> list[str]:
     """Makes names of other modules names of a package, and returns them; called in the package's __init__.py.
 
     A public function may have the name of the module that it is in: `beam_pipelines.convert` is the function. When a
@@ -19,8 +19,9 @@ def publish(package: str, homes: Mapping[str, str]) -> list[str]:
 
     Args:
       package: __name__ of the package.
-      homes: Module of each name.
+      modules: Names of each module.
     """
+    homes = {name: module for module, names in modules.items() for name in names}
 
     class Package(ModuleType):
         def __getattr__(self, name: str) -> Any:
@@ -43,4 +44,4 @@ def publish(package: str, homes: Mapping[str, str]) -> list[str]:
             return sorted({*super().__dir__(), *homes})
 
     sys.modules[package].__class__ = Package
-    return list(homes)
+    return sorted(homes)

@@ -15,26 +15,34 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, stored_kind
-from tpu_input.dataset_format.manifest import MANIFEST_NAME as MANIFEST_NAME
-from tpu_input.dataset_format.manifest import MAX_INDEX_BYTES as MAX_INDEX_BYTES
-from tpu_input.dataset_format.manifest import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
-from tpu_input.dataset_format.manifest import Manifest as Manifest
-from tpu_input.dataset_format.manifest import Shard as Shard
-from tpu_input.dataset_format.manifest import Split as Split
-from tpu_input.dataset_format.manifest import in_edition as in_edition
-from tpu_input.dataset_format.manifest import manifest_name as manifest_name
-from tpu_input.dataset_format.manifest import parse_shard_name as parse_shard_name
-from tpu_input.dataset_format.manifest import shard_name as shard_name
-from tpu_input.dataset_format.manifest import valid_split as valid_split
-from tpu_input.dataset_format.record_spec import IMAGE_KEY as IMAGE_KEY
-from tpu_input.dataset_format.record_spec import IMAGENET as IMAGENET
-from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
-from tpu_input.dataset_format.record_spec import MNIST as MNIST
-from tpu_input.dataset_format.record_spec import RecordSpec as RecordSpec
-from tpu_input.dataset_format.tfrecord import FRAME_BYTES as FRAME_BYTES
-from tpu_input.dataset_format.tfrecord import Example, serialize
-from tpu_input.dataset_format.tfrecord import frame as frame
-from tpu_input.dataset_format.tfrecord import read_frames as read_frames
+from tpu_input.dataset_format.manifest import (
+    MANIFEST_NAME as MANIFEST_NAME,
+    MAX_INDEX_BYTES as MAX_INDEX_BYTES,
+    MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES,
+    Manifest as Manifest,
+    Shard as Shard,
+    Split as Split,
+    in_edition as in_edition,
+    manifest_name as manifest_name,
+    parse_shard_name as parse_shard_name,
+    shard_name as shard_name,
+    valid_split as valid_split,
+)
+from tpu_input.dataset_format.record_spec import (
+    IMAGE_KEY as IMAGE_KEY,
+    IMAGENET as IMAGENET,
+    LABEL_KEY,
+    LABELS_KEY,
+    MNIST as MNIST,
+    RecordSpec as RecordSpec,
+)
+from tpu_input.dataset_format.tfrecord import (
+    FRAME_BYTES as FRAME_BYTES,
+    Example,
+    frame as frame,
+    read_frames as read_frames,
+    serialize,
+)
 
 NO_LABEL = -(2**31)  # label that parse() returns for a record without a label
 PNG_BEGIN = b"\x89PNG\r\n\x1a\n"

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpu_input.command_line.google_client import client, retries
-from tpu_input.storage.byte_ranges import blob_of, client_errors
-from tpu_input.storage.byte_ranges import read_bytes as read_bytes
-from tpu_input.storage.byte_ranges import write_bytes as write_bytes
+from tpu_input.storage.byte_ranges import blob_of, client_errors, read_bytes as read_bytes, write_bytes as write_bytes
 from tpu_input.storage.patterns import folder_of
 
 
