@@ -159,9 +159,10 @@ def _unstored(source: Source, options: ConvertOptions) -> list[str]:
     with _open_text(source.path) as text:
         first = next(_lines(source.path, text), "")
     try:
-        return [name for name in json.loads(first) if not _meaning(name, source, options)]
-    except (ValueError, TypeError, RecursionError):  # its lines are rejected
+        fields = json.loads(first)
+    except (ValueError, RecursionError):  # its lines are rejected
         return []
+    return [name for name in fields if not _meaning(name, source, options)] if isinstance(fields, dict) else []
 
 
 def _columns(source: Source, options: ConvertOptions) -> _Columns:

@@ -123,7 +123,7 @@ def decompressed(uri: str, output: str) -> str:
     try:
         return unpacked(uri, output, write)
     except (EOFError, zlib.error, lzma.LZMAError, OSError, zstandard.ZstdError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # else it is how gzip and bz2 say that it is damaged
+        if storage.is_failure(error):
             raise
         raise ValueError(f"{uri!r} is not a complete compressed file: {error}; copy it again") from error
 

@@ -43,6 +43,11 @@ class Changed(ValueError):
     """A file has changed since it was listed."""
 
 
+def is_failure(error: BaseException) -> bool:
+    """Returns whether the storage or the system failed; for damaged files, libraries raise OSErrors without a number."""
+    return isinstance(error, Unavailable) or (isinstance(error, OSError) and error.errno is not None)
+
+
 class Files(Protocol):
     """Interface of a storage backend; the functions with the same names in this module document the methods."""
 

@@ -307,6 +307,16 @@ def test_the_command_refuses_a_list_in_one_line_and_writes_nothing(few_digits, c
     assert not Path(f"{few_digits}-out").exists()
 
 
+@pytest.mark.parametrize("line", ["[1, 2]", "1", '"0.jpg"', "{", "[" * 100_000])
+def test_a_jsonl_whose_first_line_is_no_object_is_converted_without_it(few_digits, tmp_path, capsys, line):
+    images = sorted(few_digits.rglob("*.jpg"))
+    lines = [json.dumps({"file": str(path), "label": path.parent.name}) for path in images]
+    (tmp_path / "list.jsonl").write_text("\n".join([line, *lines]) + "\n")
+    flags = [f"--input={tmp_path}/list.jsonl", "--image_column=file", f"--output={tmp_path}/out", "--max_rejected=10%"]
+    assert main(["convert", *flags]) == 0
+    assert f"rejected: 1 of {len(images) + 1} inputs (bad_line 1" in capsys.readouterr().out
+
+
 def test_whole_numbers_and_missing_fields_of_a_jsonl_stay_what_they_were(tmp_path):
     make(tmp_path, "1.jpg", "2.jpg")
     lines = ['{"image": "1.jpg", "label": 7, "split": null, "group": 3}', '{"image": "2.jpg", "label": "7"}']

@@ -16,12 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from beam_pipelines import storage
 from support.folders import files
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.records import decode, read_frames
@@ -125,6 +127,32 @@ def test_a_damaged_archive_is_refused_and_nothing_is_left(capsys, few_digits, tm
         assert f"{tmp_path}/in.tar.{kind}" in message
         assert "not a complete" in message
         assert not (tmp_path / "out").exists()
+
+
+class Unavailable(io.FileIO):
+    """A file that can be opened, and whose storage then fails."""
+
+    def readinto(self, buffer: Any) -> int:
+        raise storage.Unavailable("the bucket cannot be reached")
+
+    def read(self, size: int = -1) -> bytes:
+        raise storage.Unavailable("the bucket cannot be reached")
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "parquet"])
+def test_a_storage_that_fails_is_not_called_a_damaged_file(capsys, few_digits, tmp_path, monkeypatch, kind):
+    if kind == "parquet":
+        images = [path.read_bytes() for path in sorted(few_digits.rglob("*.jpg"))]
+        table = pa.table({"image": images, "label": [str(number % 3) for number in range(len(images))]})
+        pq.write_table(table, tmp_path / "in.parquet", use_dictionary=False)
+        path = tmp_path / "in.parquet"
+    else:
+        path = tmp_path / f"in.tar.{kind}"
+        path.write_bytes(compressed(kind)(tar_of(few_digits)))
+    monkeypatch.setattr(storage, "open_file", Unavailable)
+    message = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
+    assert "the bucket cannot be reached" in message
+    assert "not a complete" not in message
 
 
 def test_what_unpacks_to_a_hundred_times_its_size_is_refused(capsys, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ import contextlib
 import csv
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ MOST_IDLE = 20  # commands in a row that are killed before they have written a c
 SLOWEST = 300.0  # seconds within which a full disk or an unreachable bucket ends a command
 # Columns of history.csv that tell of one process's stretch of training.
 NOT_COMPARED = {"train_loss", "images_per_second", "input_wait", "train_seconds", "eval_seconds"}
+_PROGRESS = re.compile(r"step \d+/\d+: ")  # what a command that trains longer than half a minute prints meanwhile
 
 
 class Soak:
@@ -109,8 +111,9 @@ class Soak:
     def _check(self, process: subprocess.Popen[str], expected: int) -> None:
         """Notes what is wrong with a command that has ended: its exit code, or other words than one line of error."""
         _, error = process.communicate()
-        lines = 1 if expected else 0
-        if process.returncode != expected or error.count("\n") != lines or not error.startswith("error: " * lines):
+        lines = [line for line in error.splitlines() if not _PROGRESS.match(line)]
+        is_error = len(lines) == 1 and lines[0].startswith("error: ")
+        if process.returncode != expected or (not is_error if expected else lines):
             self.problems.append(f"exit code {process.returncode} in place of {expected}, with {error!r}")
 
     def _advance(self, process: subprocess.Popen[str]) -> None:

@@ -135,7 +135,7 @@ def _opened(path: str) -> Iterator[tuple[IO[bytes], pq.ParquetFile]]:
         try:
             yield file, pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the storage failed
+            if storage.is_failure(error):
                 raise
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(f"{path!r} is not a complete Parquet file: {line}; copy it again") from error
