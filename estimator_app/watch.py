@@ -87,13 +87,9 @@ def watch(
     files.make_folder(model_dir)
     with locked(model_dir, EVAL_LOCK_NAME):
         _wait_for_training(model_dir, report, stop, poll_seconds)
-        config = read_named(model_dir, network)
-        _check_watched(config, model_dir)
-        manifest = read_dataset(config)
-        check_split(manifest, config.split)
-        run = Run(find_trainer(config.trainer), manifest, config, model_dir, export_dir, report, stop)
+        run = _make_run(read_named(model_dir, network), model_dir, export_dir, report, stop)
         if not tpu:
-            check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
+            check_batch("--eval_batch_size", run.config.eval_batch_size, run.config.input.image_size)
         files.make_folder(export_dir)
         check_exports(run)
         if finished := completed_run(run):
@@ -120,6 +116,13 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
             is_reported = True
         if stop.wait(poll_seconds):
             raise Stopped
+
+
+def _make_run(config: TrainConfig, model_dir: str, export_dir: str, report: Report, stop: threading.Event) -> Run:
+    _check_watched(config, model_dir)
+    manifest = read_dataset(config)
+    check_split(manifest, config.split)
+    return Run(find_trainer(config.trainer), manifest, config, model_dir, export_dir, report, stop)
 
 
 def _check_watched(config: TrainConfig, model_dir: str) -> None:
