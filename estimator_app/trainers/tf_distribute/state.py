@@ -153,7 +153,11 @@ def _connect(cluster: Any) -> None:
 
 
 def make_state(
-    config: TrainConfig, model_dir: str, cluster: Any = None, initial: Mapping[str, Any] | None = None
+    config: TrainConfig,
+    model_dir: str,
+    cluster: Any = None,
+    initial: Mapping[str, Any] | None = None,
+    strategy: Any = None,
 ) -> TrainState:
     """Returns the state of a run, with the initial values of its variables.
 
@@ -162,12 +166,13 @@ def make_state(
       model_dir: Folder or URI of the checkpoints.
       cluster: TPUClusterResolver; None runs on this machine.
       initial: Initial weights, see make_weighted_model().
+      strategy: A tf.distribute.Strategy; None for make_strategy(cluster).
     """
 
     def rate() -> tf.Tensor:
         return config.schedule.learning_rate(tf.cast(step, tf.float32), xp=tf)
 
-    strategy = make_strategy(cluster)
+    strategy = strategy or make_strategy(cluster)
     with strategy.scope():
         model = make_weighted_model(config, initial)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
@@ -191,11 +196,12 @@ def _make_average(
 
     def update(strategy: Any, share: Any) -> None:
         for name, average in averages.items():
-            strategy.extended.update(average, move, (weights[name], share))
+            strategy.extended.update(average, moved if average.dtype.is_floating else copied, (weights[name], share))
 
-    def move(average: tf.Variable, weight: tf.Tensor, share: tf.Tensor) -> tf.Operation:
-        if average.dtype.is_floating:
-            return average.assign_sub((1 - share) * (average - weight))
+    def moved(average: tf.Variable, weight: tf.Tensor, share: tf.Tensor) -> tf.Operation:
+        return average.assign_sub((1 - share) * (average - weight))
+
+    def copied(average: tf.Variable, weight: tf.Tensor, share: tf.Tensor) -> tf.Operation:
         return average.assign(weight)  # such as the count of a Normalization layer
 
     return lambda step: tf.distribute.get_replica_context().merge_call(update, (averaging(decay, step),))
