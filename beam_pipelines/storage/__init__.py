@@ -44,7 +44,7 @@ class Changed(ValueError):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Returns whether the storage or the system failed; for damaged files, libraries raise OSErrors without a number."""
+    """Returns whether the storage or the system failed; libraries raise OSErrors without a number for damaged files."""
     return isinstance(error, Unavailable) or (isinstance(error, OSError) and error.errno is not None)
 
 

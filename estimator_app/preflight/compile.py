@@ -67,9 +67,7 @@ def check_compile(
     buffers = list(tensors(first.text))
     numbers |= {"flops": first.flops, "bytes_accessed": first.bytes_accessed, "memory": first.memory}
     numbers["memory_of_a_core"] = topology.memory_bytes
-    numbers["padding"] = sum(tensor.padded_bytes for tensor in buffers) / max(
-        1, sum(tensor.bytes for tensor in buffers)
-    )
+    numbers["padding"] = _padded_share(buffers)
     order = _layout(buffers, batch, layout) if layout else ()
     return Part("compile", (*findings, *unknown, _padding(buffers), *order), numbers), first
 
@@ -82,16 +80,7 @@ def check_fits(
     topology: Topology,
     make_step: Callable[[int], Source],
 ) -> Finding:
-    """Returns the finding about the memory of a step of evaluation or prediction.
-
-    Args:
-      compiler: Compiler for the topology.
-      step: The step for the batch size.
-      mode: "evaluation" or "prediction".
-      batch: Batch size per core.
-      topology: The TPU.
-      make_step: Returns the step for another batch size per core.
-    """
+    """Returns the finding about the memory of a step of "evaluation" or "prediction"; arguments as check_compile()."""
     try:
         result = compiler(step)
         if isinstance(result, TooLarge):
@@ -197,10 +186,15 @@ def _work(program: Program, topology: Topology) -> Finding:
     )
 
 
+def _padded_share(buffers: list[Tensor]) -> float:
+    """Returns the size of all tensors with padding, as a multiple of their size without."""
+    return sum(tensor.padded_bytes for tensor in buffers) / max(1, sum(tensor.bytes for tensor in buffers))
+
+
 def _padding(buffers: list[Tensor]) -> Finding:
-    takes, need = sum(tensor.padded_bytes for tensor in buffers), max(1, sum(tensor.bytes for tensor in buffers))
-    if takes <= _WASTE * need:
-        return Finding(GOOD, f"tensors fill their tiles: padding adds {takes / need - 1:.0%}")
+    share = _padded_share(buffers)
+    if share <= _WASTE:
+        return Finding(GOOD, f"tensors fill their tiles: padding adds {share - 1:.0%}")
     worst = sorted(buffers, key=lambda tensor: tensor.bytes - tensor.padded_bytes)[:_LISTED]
     examples = "; ".join(
         f"{tensor} × {tensor.padded_bytes / tensor.bytes:.1f}{f' ({tensor.made_by})' * bool(tensor.made_by)}"
@@ -208,7 +202,7 @@ def _padding(buffers: list[Tensor]) -> Finding:
     )
     return Finding(
         COSTS,
-        f"padding to whole tiles makes tensors {takes / need:.1f} times as large, mostly {examples}",
+        f"padding to whole tiles makes tensors {share:.1f} times as large, mostly {examples}",
         "use a multiple of 128 for the batch per core or for the channels",
     )
 
@@ -329,13 +323,11 @@ class Tensor:
     @property
     def padded_bytes(self) -> int:
         """Size in bytes with padding to complete tiles."""
-        fastest = [self.sizes[axis] for axis in self.minor_to_major]
-        missing = [1] * (len(self.tile) - len(fastest))
+        sizes = [self.sizes[axis] for axis in self.minor_to_major]
+        sizes += [1] * (len(self.tile) - len(sizes))
         for place, tile in enumerate(reversed(self.tile)):
-            sizes = fastest if place < len(fastest) else missing
-            index = place if place < len(fastest) else place - len(fastest)
-            sizes[index] = -(-sizes[index] // tile) * tile
-        return _BYTES.get(self.kind, 4) * math.prod(fastest) * math.prod(missing)
+            sizes[place] = -(-sizes[place] // tile) * tile
+        return _BYTES.get(self.kind, 4) * math.prod(sizes)
 
     def order(self, axes: str) -> str:
         """Returns the letters of `axes`, one per axis, in memory order: the axis that changes fastest last."""

@@ -113,15 +113,12 @@ class Compiler:
           ValueError: There is no such step in JAX or it fails, the compiler rejects the step for another reason than
             its size, or it cannot run.
         """
-        if isinstance(step, JaxStep):
-            return self._compiled({"jax_step": step.name, "arguments": step.arguments, "folder": os.getcwd()})
         with tempfile.TemporaryDirectory() as folder:
-            module = f"{folder}/step.hlo"
-            pathlib.Path(module).write_bytes(step)
-            return self._compiled({"hlo": module})
-
-    def _compiled(self, request: dict[str, Any]) -> Program | TooLarge:
-        with tempfile.TemporaryDirectory() as folder:
+            if isinstance(step, JaxStep):
+                request = {"jax_step": step.name, "arguments": step.arguments, "folder": os.getcwd()}
+            else:
+                request = {"hlo": f"{folder}/step.hlo"}
+                pathlib.Path(folder, "step.hlo").write_bytes(step)
             request_file, result_file = pathlib.Path(folder, "request.json"), pathlib.Path(folder, "result.json")
             request_file.write_text(json.dumps({"topology": self.topology.name} | request))
             command = [self.python, str(_SCRIPT), str(request_file), str(result_file)]

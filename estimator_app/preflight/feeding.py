@@ -70,15 +70,7 @@ def check_feeding(
 
 
 def _feeding(vm_rate: float, per_core: float, batched: float | None, topology: Topology, less: str) -> Finding:
-    """Returns a finding about the CPU cores that a TPU VM needs to deliver `vm_rate` images per second.
-
-    Args:
-      vm_rate: Images per second that the cores of a TPU VM consume.
-      per_core: Images per second that a CPU core of this machine delivers.
-      batched: See check_feeding().
-      topology: The TPU.
-      less: See check_feeding().
-    """
+    """Returns a finding about the cores that a TPU VM needs for `vm_rate` images/s; here, a core gives `per_core`."""
     cores = math.ceil(vm_rate / per_core)
     vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
     needs = f"the TPU needs {vm_rate:,.0f} images/s from {vms}"

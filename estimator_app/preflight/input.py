@@ -173,11 +173,10 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
     reads: collections.Counter[bytes] = collections.Counter()
     total, weights = 0, 0.0
     try:
-        for digest, weight in itertools.chain.from_iterable(
-            _examples(host, feed, steps) for host, feed in enumerate(feeds)
-        ):
-            total, weights = total + 1, weights + weight
-            reads[digest] += weight > 0
+        for host, feed in enumerate(feeds):
+            for digest, weight in _examples(host, feed, steps):
+                total, weights = total + 1, weights + weight
+                reads[digest] += weight > 0
     except _RanDry as dry:
         return Finding(FAILS, f"evaluation: {dry}", "pad it endlessly with examples of weight 0")
     if weights != num_examples:
@@ -198,10 +197,8 @@ def check_evaluation(feeds: Sequence[Feed], steps: int, num_examples: int, alone
 
 
 def _once(batches: Any, num_examples: int) -> collections.Counter[bytes]:
-    rows = ((digest, weight) for element in _arrays(batches) for digest, weight in _rows(element))
-    return collections.Counter(
-        digest for digest, _ in itertools.islice((row for row in rows if row[1] > 0), num_examples)
-    )
+    digests = (digest for element in _arrays(batches) for digest, weight in _rows(element) if weight > 0)
+    return collections.Counter(itertools.islice(digests, num_examples))
 
 
 def _examples(host: int, feed: Feed, steps: int) -> Iterator[tuple[bytes, float]]:

@@ -56,11 +56,7 @@ def _compile(checks: TrainerChecks, compiler: Compiler | None, search: bool) -> 
 
 
 def check_runtime(
-    checks: TrainerChecks,
-    tpu: Tpu | None,
-    dataset: str,
-    model_dir: str | None,
-    export_dir: str | None,
+    checks: TrainerChecks, tpu: Tpu | None, dataset: str, model_dir: str | None, export_dir: str | None
 ) -> Part:
     """Returns the findings about the software of the TPU VMs, and about the paths of the run.
 
@@ -71,32 +67,27 @@ def check_runtime(
       model_dir: Folder or URI of the run, if it is given.
       export_dir: Folder or URI of the exports, if it is given.
     """
-    places = _places(checks.topology, tpu, dataset, model_dir, export_dir)
-    return Part("runtime", (checks.software(), *places))
-
-
-def _places(
-    topology: Topology, tpu: Tpu | None, dataset: str, model_dir: str | None, export_dir: str | None
-) -> Iterator[Finding]:
+    topology, findings = checks.topology, [checks.software()]
     if tpu and tpu.is_remote:
         for name, path in {"--dataset": dataset, "--model_dir": model_dir}.items():
             try:
                 check_paths({name: path} if path else {})
             except ValueError as error:
-                yield Finding(FAILS, *str(error).split("; ", 1))
+                findings.append(Finding(FAILS, *str(error).split("; ", 1)))
     elif tpu and topology.num_hosts > 1:
-        yield Finding(
-            FAILS, f"--tpu={LOCAL} is the TPU of a single VM, but {topology.name} has {topology.vms}", "name the TPU"
-        )
+        problem = f"--tpu={LOCAL} is the TPU of a single VM, but {topology.name} has {topology.vms}"
+        findings.append(Finding(FAILS, problem, "name the TPU"))
     for name, path in {"--model_dir": model_dir, "--export_dir": export_dir}.items():
         if path and (why := files.why_not_writable(path)):
-            yield Finding(FAILS, f"{name} {path!r} cannot be written: {why}", "use another folder, or get access to it")
+            problem = f"{name} {path!r} cannot be written: {why}"
+            findings.append(Finding(FAILS, problem, "use another folder, or get access to it"))
         elif path:
-            yield Finding(GOOD, f"{name} can be written")
+            findings.append(Finding(GOOD, f"{name} can be written"))
             try:
                 files.check_no_pattern(path)
             except ValueError as error:
-                yield Finding(FAILS, *str(error).split("; ", 1))
+                findings.append(Finding(FAILS, *str(error).split("; ", 1)))
+    return Part("runtime", tuple(findings))
 
 
 def _undivided(config: TrainConfig, topology: Topology) -> Iterator[Finding]:

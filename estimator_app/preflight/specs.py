@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
 # _SUPPORTED_INFEED_DTYPES of tensorflow/python/tpu/ops/tpu_ops.py, TensorFlow 2.15.1.
 _INFEED = frozenset({"bool", "int32", "int64", "bfloat16", "float32", "complex64", "uint32", "uint8", "int8"})
 
@@ -39,13 +37,6 @@ def misfits(spec: Any) -> Iterator[str]:
             yield f"the input's {name} is {_tensor(part)}, but a TPU needs static shapes: {change}"
 
 
-def int64_names(spec: Any) -> Iterator[str]:
-    """Yields the name of every part of dtype int64, which a TPU does not support natively."""
-    for name, part in parts_of(spec):
-        if part.dtype == tf.int64:
-            yield name
-
-
 def _parts(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(spec, dict):
         for key in sorted(spec):  # same order as in tf.nest
@@ -58,9 +49,6 @@ def _parts(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _tensor(spec: Any) -> str:
-    shape = (
-        "of any shape"
-        if spec.shape.rank is None
-        else str(["?" if n is None else n for n in spec.shape]).replace("'", "")
-    )
-    return f"{shape} {spec.dtype.name}"
+    if spec.shape.rank is None:
+        return f"of any shape {spec.dtype.name}"
+    return f"[{', '.join('?' if size is None else str(size) for size in spec.shape)}] {spec.dtype.name}"

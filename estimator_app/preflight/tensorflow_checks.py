@@ -16,7 +16,6 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig, surprises
-from estimator_app.preflight.compiler import default_python
 from estimator_app.preflight.findings import COSTS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.preflight.input import Feed, check_evaluation, check_order, check_training, reading, unaugmented
 from estimator_app.preflight.step import MODES, Step
@@ -55,10 +54,6 @@ class TensorFlowChecks(TrainerChecks):
     @abc.abstractmethod
     def graph(self) -> tuple[list[Finding], Calls]:
         """Returns the findings about the graph, and the arguments of the input_fn calls of each host by mode."""
-
-    @staticmethod
-    def compiler_python() -> str | None:
-        return default_python()
 
     @property
     def layout(self) -> str | None:
@@ -114,12 +109,7 @@ class TensorFlowChecks(TrainerChecks):
         return size // self.topology.num_cores
 
     def _source(self, mode: str, hlo: Hlo) -> Callable[[int], bytes]:
-        """Returns the function from a number of images per core to the HLO of the step, as serialized HloModuleProto.
-
-        Args:
-          mode: One of MODES.
-          hlo: HLO for the run's own number.
-        """
+        """Returns the function from a number of images per core to the serialized HLO; `hlo` is for the run's own."""
         run_batch = self._batch(mode)
         return lambda batch: hlo.serialized if batch == run_batch else lower(self.step_of(mode, batch)).serialized
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
 from estimator_app.config import TrainConfig
-from estimator_app.preflight.compiler import Source
+from estimator_app.preflight.compiler import Source, default_python
 from estimator_app.preflight.feeding import LESS_INPUT
 from estimator_app.preflight.findings import Finding, Part
 from estimator_app.runtime.topologies import Topology
@@ -58,18 +58,18 @@ class TrainerChecks(abc.ABC):
         self.manifest, self.config, self.topology, self.model_dir = manifest, config, topology, model_dir
 
     @staticmethod
-    @abc.abstractmethod
     def compiler_python() -> str | None:
         """Returns the Python whose libtpu compiles the steps; None if `make preflight` has not been run.
 
         Raises:
           ValueError: There is none, and nothing is left to check without one.
         """
+        return default_python()
 
     @property
-    @abc.abstractmethod
     def layout(self) -> str | None:
         """Order of the axes in which images are sent to a core, such as "NHWC"; None if the device has its own."""
+        return None
 
     @abc.abstractmethod
     def software(self) -> Finding:

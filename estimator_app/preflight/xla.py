@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, Finding
 from estimator_app.preflight.graph import op_advice
-from estimator_app.preflight.specs import int64_names
+from estimator_app.preflight.specs import parts_of
 from estimator_app.preflight.step import Step
 from estimator_app.runtime.origin import is_ours, raised_at, users_line
 from estimator_app.runtime.tensorflow_private import function_graph
@@ -77,12 +77,10 @@ def _function(step: Step) -> Any:
 
 
 def _wide_inputs(spec: Any) -> Iterator[Finding]:
-    for name in int64_names(spec):
-        yield Finding(
-            COSTS,
-            f"the input's {name} is int64, which a TPU emulates with two 32-bit numbers",
-            "cast it to int32 in the input",
-        )
+    for name, part in parts_of(spec):
+        if part.dtype == tf.int64:
+            problem = f"the input's {name} is int64, which a TPU emulates with two 32-bit numbers"
+            yield Finding(COSTS, problem, "cast it to int32 in the input")
 
 
 def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
@@ -145,8 +143,7 @@ def _find(graph: tf.Graph, name: str) -> tf.Operation | None:
 def _instructions(text: str) -> Iterator[tuple[str, str, str, str]]:
     """Yields (type, sizes, opcode, name of the original TensorFlow op) of every instruction."""
     for line in text.splitlines():
-        match = _INSTRUCTION.search(line)
-        if match:
+        if match := _INSTRUCTION.search(line):
             name = _OP_NAME.search(line)
             yield match[1], match[2], match[3], name[1] if name else ""
 
@@ -160,8 +157,7 @@ def _refused(error: Exception, graph: tf.Graph | None) -> tuple[str, str]:
     node = _NODE.search(str(error))
     line = _made_at(graph, node[1] or node[2]) if node and graph is not None else raised_at(error)
     place = f" ({line})" if line else ""
-    unsupported = _UNSUPPORTED.search(str(error))
-    if unsupported:
+    if unsupported := _UNSUPPORTED.search(str(error)):
         return f"XLA does not support {unsupported[1]}{place}", op_advice(unsupported[1])
     if "must be a compile-time constant" in str(error):
         return f"a size depends on the data{place}", "compute it from static shapes, or make it a constant"

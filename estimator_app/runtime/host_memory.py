@@ -13,17 +13,16 @@ _PIXEL_BYTES = 3 * 4  # three channels of float32
 _STEP = 7
 
 
-def check_batch(flag: str, batch_size: int, image_size: int, available: int | None = None) -> None:
+def check_batch(flag: str, batch_size: int, image_size: int) -> None:
     """Checks that a step fits into this machine's memory; the sizes may come from an untrusted config.json.
 
     Args:
       flag: The flag that gives the batch size.
       batch_size: Images per step.
       image_size: Height and width of the images in pixels.
-      available: Available memory in bytes; None to ask the system.
 
     Raises:
       ValueError: The step does not fit.
     """
     one = _STEP * _PIXEL_BYTES * image_size**2
-    caching.check_batch(flag, batch_size, image_size, one, "train another model with a smaller --image_size", available)
+    caching.check_batch(flag, batch_size, image_size, one, "train another model with a smaller --image_size")

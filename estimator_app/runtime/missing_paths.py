@@ -12,43 +12,43 @@ from collections.abc import Sequence
 
 from tpu_input.command_line.paths import named_patterns
 from tpu_input.datasets import read_manifest
-from tpu_input.storage.patterns import SIGNS, is_pattern, no_match
+from tpu_input.storage.patterns import is_pattern, no_match
 
 
 def check_dataset(path: str) -> None:
     """Raises ValueError if a dataset does not exist."""
-    if _is_missing(path):
+    if not may_exist(path):
         read_manifest(path)  # raises
 
 
 def check_shards(patterns: str) -> None:
     """Raises ValueError if no file matches one of the patterns of other programs' TFRecords."""
     for _, pattern in named_patterns(patterns):
-        if not _is_uri(pattern) and "{" not in pattern and not glob.glob(pattern):  # TensorFlow expands {1,2}, too
+        if "://" not in pattern and "{" not in pattern and not glob.glob(pattern):  # TensorFlow expands {1,2}, too
             raise ValueError(no_match(pattern))
 
 
 def check_run(model_dir: str) -> None:
     """Raises ValueError if the folder of a run does not exist."""
-    if _is_missing(model_dir):
+    if not may_exist(model_dir):
         raise ValueError(no_run(model_dir))
 
 
 def check_export(path: str) -> None:
     """Raises ValueError if there is nothing that could be or hold a SavedModel."""
-    if _is_missing(path):
+    if not may_exist(path):
         raise ValueError(no_export(path))
 
 
 def check_checkpoint(path: str) -> None:
     """Raises ValueError if no file begins with the path of a checkpoint."""
-    if _is_missing(path) and not _begins(path):
+    if not _may_begin(path):
         raise ValueError(no_checkpoint(path))
 
 
 def may_exist(path: str) -> bool:
     """Returns whether there is a local path, or a URI, which is not looked for."""
-    return not _is_missing(path)
+    return "://" in path or os.path.lexists(path)
 
 
 def check_weights(path: str) -> None:
@@ -56,13 +56,13 @@ def check_weights(path: str) -> None:
 
     A run that has begun does not read it again.
     """
-    if _is_missing(path) and not _begins(path):
+    if not _may_begin(path):
         raise ValueError(no_weights(path))
 
 
 def check_images(files: Sequence[str]) -> None:
     """Raises ValueError if none of the named files of images exists; if some do, these can be classified."""
-    if files and all(_is_missing(file) and not _matches(file) for file in files):
+    if files and not any(may_exist(file) or glob.glob(file) for file in files):
         more = f", nor does any of {len(files) - 1} more files" if len(files) > 1 else ""
         problem = f"no file matches {files[0]!r}" if is_pattern(files[0]) else f"{files[0]!r} does not exist"
         raise ValueError(f"{problem}{more}")
@@ -91,17 +91,5 @@ def no_weights(path: str) -> str:
     )
 
 
-def _is_uri(path: str) -> bool:
-    return "://" in path
-
-
-def _is_missing(path: str) -> bool:
-    return not _is_uri(path) and not os.path.lexists(path)
-
-
-def _begins(path: str) -> bool:
-    return bool(glob.glob(f"{glob.escape(path)}.*"))
-
-
-def _matches(path: str) -> bool:
-    return any(sign in path for sign in SIGNS) and bool(glob.glob(path))
+def _may_begin(path: str) -> bool:
+    return may_exist(path) or bool(glob.glob(f"{glob.escape(path)}.*"))

@@ -9,28 +9,17 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from typing import Protocol
 
 _LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _STDLIB = sysconfig.get_path("stdlib")
 
 
-class Frame(Protocol):
-    """A frame of a stack trace: traceback.FrameSummary, or one of TensorFlow's."""
-
-    @property
-    def filename(self) -> str: ...
-
-    @property
-    def lineno(self) -> int | None: ...
-
-
-def users_line(frames: Iterable[Frame]) -> str:
+def users_line(frames: Iterable[traceback.FrameSummary]) -> str:
     """Returns "file:line" of the innermost frame that is not in a library, "" if all frames are.
 
     Args:
-      frames: Frames of the trace, outermost first.
+      frames: Frames of the trace, outermost first; TensorFlow's own have the same attributes.
     """
     user_frames = [frame for frame in frames if not _is_library(frame.filename)]
     return f"{os.path.relpath(user_frames[-1].filename)}:{user_frames[-1].lineno}" if user_frames else ""

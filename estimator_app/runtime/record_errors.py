@@ -72,16 +72,12 @@ def check_record(
     valid = bool(np.all((label >= 0) & (label < len(manifest.classes))))
     if is_read and valid and not isinstance(result, ValueError):
         return
-    path, offset = _place(manifest, split, int(number))
+    place = int(number)
+    for shard in manifest.split(split).shards:
+        if place < shard.num_examples:
+            break
+        place -= shard.num_examples
+    path = f"{manifest.path}/{shard.name}"
     why = f"cannot be decoded: {result}" if valid else f"has label {np.max(label)}, which is out of range"
     why += f"; find the damage with: jpeg2tpu verify {manifest.path}"
-    raise ValueError(f"record {offset} of {path!r} {why if is_read else unread(manifest)}")
-
-
-def _place(manifest: Manifest, split: str, number: int) -> tuple[str, int]:
-    """Returns the path of the shard of a record, and its number there, from its number in the split."""
-    for shard in manifest.split(split).shards:
-        if number < shard.num_examples:
-            break
-        number -= shard.num_examples
-    return f"{manifest.path}/{shard.name}", number
+    raise ValueError(f"record {place} of {path!r} {why if is_read else unread(manifest)}")

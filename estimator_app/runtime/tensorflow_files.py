@@ -29,33 +29,19 @@ def _errors() -> Iterator[None]:
         raise (Unavailable if isinstance(error, unavailable) else OSError)(message) from error
 
 
-def exists(path: str) -> bool:
-    """Returns whether there is a file or a folder."""
-    with _errors():
-        return bool(tf.io.gfile.exists(path))
-
-
-def is_folder(path: str) -> bool:
-    """Returns whether there is a folder."""
-    return bool(tf.io.gfile.isdir(path))
+exists = _errors()(tf.io.gfile.exists)
+is_folder = tf.io.gfile.isdir
+names = _errors()(tf.io.gfile.listdir)
+matches = _errors()(tf.io.gfile.glob)
+rename = _errors()(tf.io.gfile.rename)
+remove = _errors()(tf.io.gfile.remove)
+remove_folder = _errors()(tf.io.gfile.rmtree)
 
 
 def num_bytes(path: str) -> int:
     """Returns the size of a file."""
     with _errors():
         return int(tf.io.gfile.stat(path).length)
-
-
-def names(path: str) -> list[str]:
-    """Returns the names of a folder's entries; in a bucket, folders' names end with a slash."""
-    with _errors():
-        return list(tf.io.gfile.listdir(path))
-
-
-def matches(pattern: str) -> list[str]:
-    """Returns the paths that match a pattern."""
-    with _errors():
-        return list(tf.io.gfile.glob(pattern))
 
 
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
@@ -85,24 +71,6 @@ def _atomic(path: str) -> Iterator[str]:
     yield temporary
     if temporary != path:
         tf.io.gfile.rename(temporary, path, overwrite=True)
-
-
-def rename(source: str, target: str) -> None:
-    """Renames a file or folder."""
-    with _errors():
-        tf.io.gfile.rename(source, target)
-
-
-def remove(path: str) -> None:
-    """Removes a file."""
-    with _errors():
-        tf.io.gfile.remove(path)
-
-
-def remove_folder(path: str) -> None:
-    """Removes a folder recursively."""
-    with _errors():
-        tf.io.gfile.rmtree(path)
 
 
 def make_folder(path: str) -> None:

@@ -24,8 +24,6 @@ import dataclasses
 from estimator_app.runtime.topologies import CHIPS, Topology
 
 _OLDER, _NEWER = ("v2", "v3", "v4"), ("v5e", "v5p", "v6e")
-_ESTIMATOR_ISSUE = "tensorflow/tensorflow#90807"
-_IMPORT_ISSUE = "tensorflow/tensorflow#82208"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,53 +48,26 @@ class Software:
 
 
 _RUNTIME = "tpu-vm-tf-{version}{pod}"
+_SE, _PJRT = f"{_RUNTIME}-se", f"{_RUNTIME}-pjrt"
+_PACKAGE = "tensorflow-tpu=={version}"
+_CRASHES = "with PJRT, TPUEstimator is reported to crash (tensorflow/tensorflow#90807, open)"
+_TOO_OLD = "documented, but its libtpu is of the time before v6e: prefer 2.19 or 2.20"
+_NO_IMPORT = (
+    "2.17.1 and 2.18.0 as preinstalled are reported to crash when imported (tensorflow/tensorflow#82208): install the "
+    "package"
+)
+_UNLISTED = "not in the documentation's list of versions"
 ROWS = (
-    Software(((2, 15),), _OLDER, f"{_RUNTIME}-se", ("tpu_estimator", "tf_distribute")),
-    Software(
-        ((2, 15),),
-        ("v5e", "v5p"),
-        f"{_RUNTIME}-pjrt",
-        ("tf_distribute",),
-        problem=f"with PJRT, TPUEstimator is reported to crash ({_ESTIMATOR_ISSUE}, open)",
-    ),
-    Software(
-        ((2, 15),),
-        ("v6e",),
-        f"{_RUNTIME}-pjrt",
-        ("tf_distribute",),
-        problem=(
-            "documented, but its libtpu is of the time before v6e: prefer 2.19 or 2.20; with PJRT, TPUEstimator is "
-            f"reported to crash ({_ESTIMATOR_ISSUE}, open)"
-        ),
-    ),
-    Software(((2, 16),), _OLDER, f"{_RUNTIME}-se", ("tf_distribute",)),
-    Software(((2, 16),), _NEWER, f"{_RUNTIME}-pjrt", ("tf_distribute",)),
-    Software(
-        ((2, 17), (2, 18)),
-        (*_OLDER, *_NEWER),
-        f"{_RUNTIME}-pjrt",
-        ("tf_distribute",),
-        "tensorflow-tpu=={version}",
-        f"2.17.1 and 2.18.0 as preinstalled are reported to crash when imported ({_IMPORT_ISSUE}): install the package",
-    ),
-    Software(
-        ((2, 19), (2, 20)),
-        ("v4",),
-        "tpu-ubuntu2204-base",
-        ("tf_distribute",),
-        "tensorflow-tpu=={version}",
-        "not in the documentation's list of versions",
-    ),
-    Software(
-        ((2, 19), (2, 20)),
-        ("v5e",),
-        "v2-alpha-tpuv5-lite",
-        ("tf_distribute",),
-        "tensorflow-tpu=={version}",
-        "not in the documentation's list of versions",
-    ),
-    Software(((2, 19), (2, 20)), ("v5p",), "v2-alpha-tpuv5", ("tf_distribute",), "tensorflow-tpu=={version}"),
-    Software(((2, 19), (2, 20)), ("v6e",), "v2-alpha-tpuv6e", ("tf_distribute",), "tensorflow-tpu=={version}"),
+    Software(((2, 15),), _OLDER, _SE, ("tpu_estimator", "tf_distribute")),
+    Software(((2, 15),), ("v5e", "v5p"), _PJRT, ("tf_distribute",), problem=_CRASHES),
+    Software(((2, 15),), ("v6e",), _PJRT, ("tf_distribute",), problem=f"{_TOO_OLD}; {_CRASHES}"),
+    Software(((2, 16),), _OLDER, _SE, ("tf_distribute",)),
+    Software(((2, 16),), _NEWER, _PJRT, ("tf_distribute",)),
+    Software(((2, 17), (2, 18)), (*_OLDER, *_NEWER), _PJRT, ("tf_distribute",), _PACKAGE, _NO_IMPORT),
+    Software(((2, 19), (2, 20)), ("v4",), "tpu-ubuntu2204-base", ("tf_distribute",), _PACKAGE, _UNLISTED),
+    Software(((2, 19), (2, 20)), ("v5e",), "v2-alpha-tpuv5-lite", ("tf_distribute",), _PACKAGE, _UNLISTED),
+    Software(((2, 19), (2, 20)), ("v5p",), "v2-alpha-tpuv5", ("tf_distribute",), _PACKAGE),
+    Software(((2, 19), (2, 20)), ("v6e",), "v2-alpha-tpuv6e", ("tf_distribute",), _PACKAGE),
 )
 
 

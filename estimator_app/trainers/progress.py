@@ -143,10 +143,11 @@ class Progress:
         train_steps: int,
         batch_size: int,
         time_left: TimeLeft,
-        shows_bar: bool | None = None,
         on_step: Callable[[int, float], None] = lambda step, loss: None,
     ) -> None:
-        """Starts the measurement, and the progress bar or the lines.
+        """Starts the measurement, and shows a bar if stderr is a terminal.
+
+        Else it prints a line to stderr every SECONDS_PER_LINE, unless the command is --quiet.
 
         Args:
           start: Number of steps done so far.
@@ -154,8 +155,6 @@ class Progress:
           train_steps: Steps of the whole run.
           batch_size: Images per step.
           time_left: TimeLeft of the run.
-          shows_bar: Whether to show the bar; None shows it if stderr is a terminal, and else prints a line to stderr
-            every SECONDS_PER_LINE, unless the command is --quiet.
           on_step: Called with the step and its loss after each measurement.
         """
         self.step, self.loss = start, math.nan
@@ -163,8 +162,8 @@ class Progress:
         time_left.begin(start, time.time())
         self._stop, self._train_steps, self._batch_size = stop, train_steps, batch_size
         self._runs, self._losses, self._waited = 0, 0.0, 0.0
-        hidden = not (shows_progress() if shows_bar is None else shows_bar)
-        self._prints_lines = hidden and shows_bar is None and not is_quiet()
+        hidden = not shows_progress()
+        self._prints_lines = hidden and not is_quiet()
         self._last_line = time.time()
         self._bar = tqdm(
             total=train_steps, initial=start, bar_format=_FORMAT % "?", dynamic_ncols=True, leave=False, disable=hidden

@@ -57,34 +57,29 @@ def find_trainer(name: TrainerName) -> Trainer:
         another trainer.
     """
     require_backend(name)
-    if name == "jax":
-        from estimator_app.trainers.jax.batches import device_names
-        from estimator_app.trainers.jax.export import save as save_jax
-        from estimator_app.trainers.jax.state import make_run
-        from estimator_app.trainers.jax.tpu_checks import JaxChecks
-        from estimator_app.trainers.jax.train import evaluate as evaluate_jax, train as train_jax
+    return {"jax": _jax, "tf_distribute": _tf_distribute, "tpu_estimator": _tpu_estimator}[name]()
 
-        return Trainer(make_run, train_jax, evaluate_jax, save_jax, JaxChecks, device_names)
-    if name == "tf_distribute":
-        from estimator_app.trainers.tf_distribute.export import save as save_distributed
-        from estimator_app.trainers.tf_distribute.state import make_state, replica_names
-        from estimator_app.trainers.tf_distribute.tpu_checks import StrategyChecks
-        from estimator_app.trainers.tf_distribute.train import (
-            evaluate as evaluate_distributed,
-            train as train_distributed,
-        )
 
-        return Trainer(
-            make_state, train_distributed, evaluate_distributed, save_distributed, StrategyChecks, replica_names
-        )
+def _jax() -> Trainer:
+    from estimator_app.trainers.jax import batches, export, state, tpu_checks, train
+
+    return Trainer(state.make_run, train.train, train.evaluate, export.save, tpu_checks.JaxChecks, batches.device_names)
+
+
+def _tf_distribute() -> Trainer:
+    from estimator_app.trainers.tf_distribute import export, state, tpu_checks, train
+
+    checks = tpu_checks.StrategyChecks
+    return Trainer(state.make_state, train.train, train.evaluate, export.save, checks, state.replica_names)
+
+
+def _tpu_estimator() -> Trainer:
     require_estimator()
     from estimator_app.runtime.tensorflow_private import no_recovery_in_place
-    from estimator_app.trainers.tpu_estimator.export import save
-    from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
-    from estimator_app.trainers.tpu_estimator.tpu_checks import EstimatorChecks
-    from estimator_app.trainers.tpu_estimator.train import evaluate, train
+    from estimator_app.trainers.tpu_estimator import export, model_fn, tpu_checks, train
 
-    return Trainer(make_estimator, train, evaluate, save, EstimatorChecks, running=no_recovery_in_place)
+    make, checks = model_fn.make_estimator, tpu_checks.EstimatorChecks
+    return Trainer(make, train.train, train.evaluate, export.save, checks, running=no_recovery_in_place)
 
 
 def own_format(trainer: TrainerName) -> ExportFormat:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
 from estimator_app.runtime import files
+from estimator_app.runtime.tensorflow_startup import first_line
 from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from estimator_app.trainers.starting_weights import weights_of_run
@@ -56,9 +57,9 @@ def save_arrays(
     except ValueError:
         raise
     except Exception as error:  # of operations of JAX, of almost any type
-        reason = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(
-            f"network {run.network!r} cannot be built by Keras on TensorFlow ({reason}); leave out --format=saved_model"
+            f"network {run.network!r} cannot be built by Keras on TensorFlow ({first_line(error)}); leave out "
+            "--format=saved_model"
         ) from error
     save_model(run, model, path, classes_file, extra)
 

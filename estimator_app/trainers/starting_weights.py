@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
+from estimator_app.model.layer_names import layers_of, variables_of
 from estimator_app.model.network_names import is_users
 from estimator_app.model.published_weights import Normalization, find_normalization, is_published, read_published
 from estimator_app.model.safetensors_files import read_header
@@ -33,6 +34,7 @@ from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_nam
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_weights
+from estimator_app.runtime.tensorflow_startup import first_line
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from tpu_input.dataset_format.csv_cells import csv_cell
@@ -97,13 +99,11 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     Raises:
       ValueError: There is no trained model at that path, it cannot be read, or none of its variables fits.
     """
-    from estimator_app.model.layer_names import layers_of, variables_of
-
     if is_published(config.init_from):
         return _published_weights(config)
     source, model = read_source(config), make_weighted_model(config)
     head = list(layers_of(model))[-1][0]
-    values, rows, used = {}, [], set()
+    values, rows = {}, []
     for path, (variable, aliases) in variables_of(model).items():
         source_name, reason = _match(aliases, source.values)
         shape = tuple(variable.shape)
@@ -113,7 +113,6 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
             reason = "other classes"
         if source_name and not reason:
             values[path] = source.values[source_name].astype(_dtype(variable))
-            used.add(source_name)
         source_shape = str(list(source.values[source_name].shape)) if source_name else ""
         rows.append((path, str(list(shape)), source_name, source_shape, reason))
     if not values:
@@ -125,14 +124,12 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     rows += [
         ("", "", name, str(list(value.shape)), "not in the network")
         for name, value in source.values.items()
-        if name not in used | listed
+        if name not in listed
     ]
     return StartingWeights(values, tuple(rows))
 
 
 def _published_weights(config: TrainConfig) -> StartingWeights:
-    from estimator_app.model.layer_names import variables_of
-
     variables = variables_of(make_weighted_model(config))
     shapes = {path: tuple(variable.shape) for path, (variable, _) in variables.items()}
     with _open_published(config.init_from) as (file, num_bytes):
@@ -185,10 +182,9 @@ def _open_published(path: str) -> Iterator[tuple[Any, int]]:
         raise ValueError(no_weights(path))
     try:
         yield _Parts(path), files.num_bytes(path)
-    except OSError as error:
-        raise ValueError(f"--init_from={path} cannot be read: {files.reason(error)}") from error
-    except ValueError as error:
-        raise ValueError(f"--init_from={path} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = files.reason(error) if isinstance(error, OSError) else error
+        raise ValueError(f"--init_from={path} cannot be read: {reason}") from error
 
 
 def read_source(config: TrainConfig) -> Source:
@@ -246,16 +242,13 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
     Raises:
       ValueError: The checkpoint lacks a variable.
     """
-    from estimator_app.model.layer_names import variables_of
-
     model, values = make_weighted_model(config), {}
     names = {id(variable): name for name, variable in named_weights(model).items()}
     reader = open_checkpoint(checkpoint)
     for path, (variable, _) in variables_of(model).items():
         # With --ema the averages are what is evaluated; an export has no other weights.
         if isinstance(reader, ArrayReader):  # of --trainer=jax
-            name = path
-            keys = [f"ema/{name}", f"weights/{name}", f"fixed/{name}", name]
+            name, keys = path, [f"ema/{path}", f"weights/{path}", f"fixed/{path}", path]
         else:
             name = names[id(variable)]
             keys = [f"ema_{name}", f"ema/{name}{VARIABLE_SUFFIX}", name, f"weights/{name}{VARIABLE_SUFFIX}"]
@@ -279,8 +272,7 @@ def _read_checkpoint(checkpoint: str) -> dict[str, Array]:
             if (dtype.is_floating or dtype.is_integer) and not NOT_WEIGHTS.search(full_names.get(key) or key)
         }
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{checkpoint!r} is not a checkpoint that TensorFlow can read: {reason}") from error
+        raise ValueError(f"{checkpoint!r} is not a checkpoint that TensorFlow can read: {first_line(error)}") from error
 
 
 def _full_names(reader: Any) -> dict[str, str]:
@@ -301,8 +293,7 @@ def _read_keras_file(path: str) -> dict[str, Array]:
             files.copy(path, local)
             return read_keras_weights(local)
     except Exception as error:  # of h5py, of almost any type
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"--init_from={path} cannot be read: {reason}") from error
+        raise ValueError(f"--init_from={path} cannot be read: {first_line(error)}") from error
 
 
 def _dtype(variable: Any) -> npt.DTypeLike:

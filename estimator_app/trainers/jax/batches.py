@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from estimator_app.runtime.tensorflow_startup import first_line
 from tpu_input.command_line.cores import num_cores
 
 AHEAD = 2  # batches that are made while a step runs
@@ -131,7 +132,7 @@ def make_mesh(devices: Any = None) -> Mesh:
     except (RuntimeError, AssertionError) as error:
         # Where JAX_PLATFORMS names cuda and its plugin is not installed, JAX raises an AssertionError without a text.
         platforms = f"no plugin for JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} is installed"
-        reason = _first_line(error) if str(error) else platforms
+        reason = first_line(error) if str(error) else platforms
         raise ValueError(f"JAX finds no device: {reason}; JAX_PLATFORMS=cpu runs on the processor alone") from error
 
 
@@ -158,12 +159,8 @@ def device_errors(flag: str = "") -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             advice = f"use a smaller {flag}" if flag else "end other processes that use it, or take a smaller network"
-            raise ValueError(f"too little memory on the device; {advice} ({_first_line(error)})") from error
-        raise ValueError(f"JAX cannot run on the device: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]
+            raise ValueError(f"too little memory on the device; {advice} ({first_line(error)})") from error
+        raise ValueError(f"JAX cannot run on the device: {first_line(error)}") from error
 
 
 def whole_on(mesh: Mesh) -> NamedSharding:

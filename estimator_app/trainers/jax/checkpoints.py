@@ -26,7 +26,7 @@ from estimator_app.trainers.jax.state import JaxRun
 from estimator_app.trainers.jax.step import TrainState, Variables
 
 Array = npt.NDArray[Any]
-_PARTS = {"weights": "weights", "fixed": "fixed", "optimizer": "optimizer", "averages": "ema"}
+_PARTS = ("weights", "fixed", "optimizer", "ema")  # of a TrainState after its step, in their order
 
 
 def save(run: JaxRun, state: TrainState, step: int) -> None:
@@ -58,18 +58,12 @@ def _position(config: TrainConfig) -> dict[str, Any]:
 
 
 def to_arrays(state: TrainState) -> dict[str, Array]:
-    """Returns the arrays of a state by the names that they have in a checkpoint, without the step."""
+    """Returns the arrays of a state by their names in a checkpoint, such as optimizer/1/mean/head/kernel."""
     return {
-        f"{prefix}/{name}": np.asarray(value)
-        for part, prefix in _PARTS.items()
-        for name, value in _leaves_by_path(getattr(state, part)).items()
+        f"{prefix}/{jax.tree_util.keystr(path, simple=True, separator='/')}": np.asarray(value)
+        for prefix, part in zip(_PARTS, state[1:], strict=True)
+        for path, value in jax.tree.leaves_with_path(part)
     }
-
-
-def _leaves_by_path(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a tree by their path in it, such as 1/mean/head/kernel."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): value for path, value in leaves}
 
 
 def restore(run: JaxRun, path: str) -> TrainState:
@@ -79,21 +73,13 @@ def restore(run: JaxRun, path: str) -> TrainState:
       ValueError: It is of another trainer, network, dataset or batch size, or damaged.
     """
     like = run.initial()
-    needed = {
-        f"{prefix}/{name}": list(value.shape)
-        for part, prefix in _PARTS.items()
-        for name, value in _leaves_by_path(getattr(like, part)).items()
-    }
-    reader = _reader(run.config, path, needed)
+    shapes = {name: list(array.shape) for name, array in to_arrays(like).items()}
+    reader = _reader(run.config, path, shapes)
     position = json.loads(str(reader.get_tensor("position")))
     if position != _position(run.config):
         raise ValueError(f"checkpoint {path!r} is of {position}, but this run is of {_position(run.config)}")
-    parts = {}
-    for part, prefix in _PARTS.items():
-        tree = getattr(like, part)
-        arrays = [reader.get_tensor(f"{prefix}/{name}") for name in _leaves_by_path(tree)]
-        parts[part] = jax.tree.unflatten(jax.tree.structure(tree), arrays)
-    return TrainState(step=np.asarray(step_of(path), np.int32), **parts)
+    arrays = [reader.get_tensor(name) for name in shapes]
+    return TrainState(np.asarray(step_of(path), np.int32), *jax.tree.unflatten(jax.tree.structure(like[1:]), arrays))
 
 
 def read_evaluated(config: TrainConfig, variables: Variables, path: str) -> tuple[dict[str, Array], int]:
@@ -104,16 +90,14 @@ def read_evaluated(config: TrainConfig, variables: Variables, path: str) -> tupl
     Raises:
       ValueError: It is of another trainer or network, or damaged.
     """
-    prefix = dict.fromkeys(variables.weights, "weights") | dict.fromkeys(variables.fixed, "fixed")
-    keys = {name: f"{'ema' if config.ema else part}/{name}" for name, part in prefix.items()}
-    shapes = {
-        keys[name]: list(variable.shape)
-        for names, model_variables in (
-            (variables.weights, variables.model.trainable_variables),
-            (variables.fixed, variables.model.non_trainable_variables),
-        )
-        for name, variable in zip(names, model_variables, strict=True)
-    }
+    model, keys, shapes = variables.model, {}, {}
+    for part, names, model_variables in (
+        ("weights", variables.weights, model.trainable_variables),
+        ("fixed", variables.fixed, model.non_trainable_variables),
+    ):
+        for name, variable in zip(names, model_variables, strict=True):
+            keys[name] = f"{'ema' if config.ema else part}/{name}"
+            shapes[keys[name]] = list(variable.shape)
     reader = _reader(config, path, shapes)
     return {name: reader.get_tensor(key) for name, key in keys.items()}, step_of(path)
 

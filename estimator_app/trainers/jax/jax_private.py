@@ -13,15 +13,9 @@ from typing import Any
 def detect_processes(
     address: str | None, num_processes: int | None, process_id: int | None, timeout: int
 ) -> tuple[Any, Any, Any, Sequence[int] | None]:
-    """Returns address, number of processes, number of this one and its devices, those given or the cluster's.
+    """Returns address, number of processes, number of this one and its devices: those given, or for None the cluster's.
 
-    jax.distributed.initialize() detects them by the same function, but does not tell what.
-
-    Args:
-      address: Address of process 0; None to detect it.
-      num_processes: Number of processes; None to detect it.
-      process_id: Number of this process; None to detect it.
-      timeout: Seconds to wait for the cluster.
+    jax.distributed.initialize() detects them by the same function, but does not tell what. `timeout` is in seconds.
     """
     from jax._src.clusters import ClusterEnv
 

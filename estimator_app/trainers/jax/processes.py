@@ -11,6 +11,7 @@ even in a step that waits for the dead process; JAX itself would wait for 100 se
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import functools
 import os
@@ -84,6 +85,8 @@ def _detected(
 class Group:
     """The processes of a run, seen from one of them. Group() is the group of a process that trains alone.
 
+    It calls `report` with the line that says why this process ends.
+
     Attributes:
       index: Number of this process, from 0.
       size: Number of processes.
@@ -91,13 +94,6 @@ class Group:
     """
 
     def __init__(self, index: int = 0, size: int = 1, report: Callable[[str], object] = print) -> None:
-        """Makes the group.
-
-        Args:
-          index: Number of this process.
-          size: Number of processes.
-          report: Called with the line that says why this process ends.
-        """
         self.index, self.size, self.code = index, size, 0
         self._report = report
         self._lines: dict[int, Line] = {}
@@ -172,11 +168,8 @@ class Group:
         Raises:
           ValueError: They have not.
         """
-        counts = [0] * self.size
-        for device in jax.devices():
-            counts[device.process_index] += 1
-        if len({*counts}) > 1:
-            other = next(number for number, count in enumerate(counts) if count != counts[0])
+        counts = collections.Counter(device.process_index for device in jax.devices())
+        if other := next((number for number in range(self.size) if counts[number] != counts[0]), None):
             raise ValueError(
                 f"all processes must have the same number of devices, but process 0 has {counts[0]} and process "
                 f"{other} {counts[other]}"

@@ -135,11 +135,8 @@ def make_variables(config: TrainConfig, initial: Mapping[str, Any] | None = None
       ValueError: As make_weighted_model(), or the devices cannot compute the weights.
     """
     with device_errors(), programs_of_few_shapes():  # the first that is computed on the devices
-        return name_variables(make_weighted_model(config, initial))
-
-
-def name_variables(model: Any) -> Variables:
-    """Returns a keras.Model with the names of its variables, which depend on its layers alone."""
+        model = make_weighted_model(config, initial)
+    # They depend on the layers alone. Keras' own names would count the layers made before in the same process.
     names = {id(variable): name for name, (variable, _) in variables_of(model).items()}
 
     def name(number: int, variable: Any) -> str:

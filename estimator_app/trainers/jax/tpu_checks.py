@@ -26,13 +26,7 @@ from estimator_app.preflight.findings import COSTS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.preflight.input import Feed, check_evaluation, check_order, check_training, reading, unaugmented
 from estimator_app.preflight.trainer_checks import StepMaker, TrainerChecks
 from estimator_app.runtime.topologies import Topology
-from estimator_app.trainers.jax.batches import (
-    NAMES,
-    BatchReader,
-    check_divisible,
-    divided_over,
-    whole_on,
-)
+from estimator_app.trainers.jax.batches import NAMES, BatchReader, check_divisible, divided_over, whole_on
 from estimator_app.trainers.jax.mixing import draw_mixing
 from estimator_app.trainers.jax.state import JaxRun, fed_input, make_run
 from tpu_input import EvalSource, Manifest, Order, TrainSource, eval_steps
@@ -69,10 +63,6 @@ class JaxChecks(TrainerChecks):
                 "pip install 'jpeg2tpu[preflight]', or name a Python that has it with --compiler"
             )
         return sys.executable
-
-    @property
-    def layout(self) -> str | None:
-        return None
 
     def software(self) -> Finding:
         return Finding(
@@ -134,9 +124,8 @@ class JaxChecks(TrainerChecks):
 
     def _eval_feed(self, input_config: InputConfig, host: int, hosts: int) -> Feed:
         host_batch = self.config.eval_batch_size // hosts
-        return self._feed(
-            EvalSource(self.manifest, input_config, host_batch, self.config.split, host, hosts), host_batch
-        )
+        source = EvalSource(self.manifest, input_config, host_batch, self.config.split, host, hosts)
+        return self._feed(source, host_batch)
 
     def _feed(self, source: Any, host_batch: int) -> Feed:
         """Returns the input of a host that feeds `host_batch` examples per step, in parts, to take little memory."""

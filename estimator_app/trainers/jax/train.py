@@ -73,7 +73,7 @@ def train(
     events = EventFile(run.model_dir)
     profile = Profile(run.model_dir, *config.profile, jax.profiler.start_trace, jax.profiler.stop_trace)
     steps = _steps(run, state, manifest, step, last)
-    try:
+    with closing(events), closing(progress), closing(profile):
         profile.reached(step)
         with device_errors("--train_batch_size"), closing(steps):
             for result in steps:
@@ -90,10 +90,6 @@ def train(
                     raise Stopped
                 if result.step < last:
                     profile.reached(result.step)
-    finally:
-        profile.close()
-        progress.close()
-        events.close()
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
@@ -116,21 +112,21 @@ class _StepResult(NamedTuple):
 
 
 def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: int) -> Generator[_StepResult]:
-    """Yields each step from `step` to `last` when it is done, the same in all processes.
+    """Yields each step after `step`, up to `last`, when it is done, the same in all processes.
 
-    Args:
-      run: The run.
-      state: The state before the first step, in NumPy arrays; process 0's is taken.
-      manifest: Of the dataset.
-      step: Number of steps done before.
-      last: Number of steps done at the end.
+    The state before them is in NumPy arrays; process 0's is taken.
     """
-    with closing(_training_batches(run, manifest, step, last)) as batches:
+    config, size = run.config, run.group.size
+    host_batch = config.train_batch_size // size
+    source = TrainSource(
+        manifest, config.input, host_batch, host=run.group.index, num_hosts=size, start_step=step, end_step=last
+    )
+    with closing(BatchReader(source, host_batch, last - step, manifest.path)) as batches:
         state = run.on_devices(state)
         began, batch = time.time(), next(batches)
         on_devices = to_devices(batch, run.mesh)
         while step < last:
-            state, loss = run.train_step(state, on_devices, draw_mixing(run.config, step))
+            state, loss = run.train_step(state, on_devices, draw_mixing(config, step))
             ready, step = batch.ready, step + 1
             is_ahead = batches.is_ready()
             if is_ahead:  # its way to the devices takes no time while the step runs
@@ -141,15 +137,6 @@ def _steps(run: JaxRun, state: TrainState, manifest: Manifest, step: int, last: 
             if not is_ahead and step < last:
                 batch = next(batches)
                 on_devices = to_devices(batch, run.mesh)
-
-
-def _training_batches(run: JaxRun, manifest: Manifest, step: int, last: int) -> BatchReader:
-    """Returns this process' parts of the batches of the steps from `step` to before `last`."""
-    size, batch_size = run.group.size, run.config.train_batch_size // run.group.size
-    source = TrainSource(
-        manifest, run.config.input, batch_size, host=run.group.index, num_hosts=size, start_step=step, end_step=last
-    )
-    return BatchReader(source, batch_size, last - step, manifest.path)
 
 
 def evaluate(
@@ -177,9 +164,8 @@ def evaluate(
         for results in batches:
             scores.add(jax.device_get(results))
     metrics = counted(scores.results() | {"global_step": step}, manifest, config)
-    events = EventFile(f"{run.model_dir}/eval")
-    events.scalars(metrics.step, metrics.scalars())
-    events.close()
+    with closing(EventFile(f"{run.model_dir}/eval")) as events:
+        events.scalars(metrics.step, metrics.scalars())
     return metrics
 
 
@@ -188,12 +174,7 @@ def _evaluated(
 ) -> Generator[Mapping[str, Any]]:
     """Yields what eval_step finds of all examples of each batch of config.split, the same in all processes.
 
-    Args:
-      run: The run.
-      values: The variables by name, in NumPy arrays; process 0's are taken.
-      manifest: Of the dataset.
-      config: For the split and its batch size.
-      stop: Event of this process; when any process' is set, Stopped is raised.
+    The variables are in NumPy arrays; process 0's are taken. When `stop` is set in any process, all raise Stopped.
     """
     size, batch_size = run.group.size, config.eval_batch_size // run.group.size
     source = EvalSource(manifest, run.config.input, batch_size, config.split, run.group.index, size)

@@ -46,11 +46,9 @@ class StrategyChecks(TensorFlowChecks):
                 "one",
             ),
         ]
-        calls: Calls = {}
-        for mode, batch_size in (("training", config.train_batch_size), ("evaluation", config.eval_batch_size)):
-            contexts = [
-                tf.distribute.InputContext(topology.num_hosts, host, topology.num_cores)
-                for host in range(topology.num_hosts)
-            ]
-            calls[mode] = [(params_from_context(context, batch_size), None) for context in contexts]
-        return findings, calls
+        hosts = range(topology.num_hosts)
+        contexts = [tf.distribute.InputContext(topology.num_hosts, host, topology.num_cores) for host in hosts]
+        sizes = {"training": config.train_batch_size, "evaluation": config.eval_batch_size}
+        return findings, {
+            mode: [(params_from_context(context, size), None) for context in contexts] for mode, size in sizes.items()
+        }

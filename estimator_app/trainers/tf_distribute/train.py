@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import closing
 
 import tensorflow as tf
 
@@ -63,41 +63,19 @@ def train(
     time_left = time_left or TimeLeft.from_config(config, manifest.split(config.split).num_examples)
     progress = Progress.from_config(config, step, last, time_left, on_step)
     profile = Profile(state.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop)
-    try:
-        with record_errors(manifest, "train"):
-            _train_to(state, batches, progress, profile, last, stop, saver, manager)
-    finally:
-        profile.close()
-        progress.close()
-    return progress.values() | {"train_seconds": time.monotonic() - began}
-
-
-def _train_to(
-    state: TrainState,
-    batches: object,
-    progress: Progress,
-    profile: Profile,
-    last: int,
-    stop: threading.Event,
-    saver: CheckpointSaver,
-    manager: Any,
-) -> None:
-    """Trains up to `last`, in loops of iterations_per_loop steps on a TPU, elsewhere step by step.
-
-    A loop ends at a multiple of steps_per_eval, for the checkpoint there.
-    """
-    at_once, steps_per_eval = state.config.iterations_per_loop if state.cluster else 1, state.config.steps_per_eval
+    at_once, steps_per_eval = config.iterations_per_loop if state.cluster else 1, config.steps_per_eval
     writer = tf.summary.create_file_writer(state.model_dir)
-    with writer.as_default():
+    with closing(progress), closing(profile), record_errors(manifest, "train"), writer.as_default():
         while progress.step < last:
-            began, before = time.time(), progress.step
+            loop_start, before = time.time(), progress.step
             profile.reached(before)
+            # A loop ends at a multiple of steps_per_eval, for the checkpoint there.
             count = min(at_once, last - before, steps_per_eval - before % steps_per_eval)
             loss, ready = state.steps(batches, tf.constant(count))
-            progress.add_step(int(state.global_step.numpy()), float(loss), began, float(ready))
+            progress.add_step(int(state.global_step.numpy()), float(loss), loop_start, float(ready))
             if math.isnan(progress.loss):
-                raise nan_loss_error(progress.step, state.config)
-            for name, value in progress.curves(state.config, before).items():
+                raise nan_loss_error(progress.step, config)
+            for name, value in progress.curves(config, before).items():
                 tf.summary.scalar(name, value, progress.step)
             # Read once: if it were set between two reads, the run would end without saving.
             stopping = stop.is_set()
@@ -105,6 +83,7 @@ def _train_to(
             saver.reached(progress.step, write, now=progress.step == last or stopping)
             if stopping:
                 raise Stopped
+    return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
 def evaluate(

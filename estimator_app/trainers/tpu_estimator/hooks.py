@@ -1,7 +1,7 @@
 """Hooks of TPUEstimator's sessions: what the shared code of the trainers does between two steps, done by Estimator.
 
 session begins ──CheckFits──▶ its checkpoint fits the graph
-after each step, on a TPU after each loop of steps ──▶ SaveEvery, StopHook, ProgressHook, ProfileHook
+after each step, on a TPU after each loop of steps ──▶ SaveEvery, StopHook, ProgressHook
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class StopHook(SessionRunHook):  # type: ignore[misc]
 
 
 class ProgressHook(SessionRunHook):  # type: ignore[misc]
-    """Adds a measurement to a Progress after each step."""
+    """Adds a measurement to a Progress after each step, and starts and stops a Profile at its steps."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, profile: Profile) -> None:
+        self._progress, self._profile = progress, profile
 
     def begin(self) -> None:
         graph = v1.get_default_graph()
@@ -46,6 +46,9 @@ class ProgressHook(SessionRunHook):  # type: ignore[misc]
         ready = [tensor for tensors in outputs for tensor in tensors if tensor.dtype == tf.float64]
         self._fetches = {"loss": v1.get_collection(v1.GraphKeys.LOSSES)[-1]} | dict(zip(["ready"], ready, strict=False))
         self._global_step = v1.train.get_global_step()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._profile.reached(int(session.run(self._global_step)))
 
     def before_run(self, run_context: Any) -> Any:
         self._began = time.time()
@@ -55,38 +58,17 @@ class ProgressHook(SessionRunHook):  # type: ignore[misc]
         results = run_values.results
         step = int(run_context.session.run(self._global_step))
         self._progress.add_step(step, float(results["loss"]), self._began, results.get("ready", math.nan))
-
-
-class ProfileHook(SessionRunHook):  # type: ignore[misc]
-    """Starts and stops a Profile at its steps."""
-
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-
-    def begin(self) -> None:
-        self._global_step = v1.train.get_global_step()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._profile.reached(int(session.run(self._global_step)))
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._profile.reached(int(run_context.session.run(self._global_step)))
+        self._profile.reached(step)
 
 
 class SaveEvery(SessionRunHook):  # type: ignore[misc]
     """Hook that saves a checkpoint when the global step reaches or passes a multiple of one of several numbers.
 
-    Estimator's own hook saves at intervals of time and at the end; this hook is used in addition.
+    Estimator's own hook saves at intervals of time and at the end; this hook is used in addition. It calls `saved` with
+    the step of each checkpoint that it has written.
     """
 
     def __init__(self, model_dir: str, steps: Sequence[int], saved: Callable[[int], None]) -> None:
-        """Makes the hook.
-
-        Args:
-          model_dir: Folder or URI of the run.
-          steps: Numbers of steps between checkpoints.
-          saved: Called with the step of each checkpoint that the hook has written.
-        """
         self._path, self._steps, self._saved = f"{model_dir}/{NAME}", steps, saved
 
     def begin(self) -> None:

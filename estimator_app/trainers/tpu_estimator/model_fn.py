@@ -130,10 +130,7 @@ def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
 
 
 def _prediction(logits: tf.Tensor, task: Task) -> Any:
-    outputs = {
-        "probabilities": probabilities(logits, task),
-        "logits": logits,
-    }  # tpu_estimator/export.py adds label and class
+    outputs = {"probabilities": probabilities(logits, task), "logits": logits}  # export.py adds label and class
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=outputs,

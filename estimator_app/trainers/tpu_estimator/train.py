@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import tensorflow as tf
@@ -21,14 +22,7 @@ from estimator_app.trainers.checks import check_evaluable, counted, nan_loss_err
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
-from estimator_app.trainers.tpu_estimator.hooks import (
-    AfterSave,
-    CheckFits,
-    ProfileHook,
-    ProgressHook,
-    SaveEvery,
-    StopHook,
-)
+from estimator_app.trainers.tpu_estimator.hooks import AfterSave, CheckFits, ProgressHook, SaveEvery, StopHook
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
 v1 = tf.compat.v1
@@ -63,26 +57,18 @@ def train(
     profile = Profile(
         estimator.model_dir, *config.profile, tf.profiler.experimental.start, tf.profiler.experimental.stop
     )
-    hooks = [
-        _check(latest_checkpoint(estimator.model_dir), config),
-        StopHook(stop),
-        ProgressHook(progress),
-        ProfileHook(profile),
-    ]
+    hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), ProgressHook(progress, profile)]
     every = [config.save_steps] * bool(config.save_steps)
     if config.eval != "inline":
         every.append(config.steps_per_eval)
     if every:
         hooks.append(SaveEvery(estimator.model_dir, every, saved))
-    try:
-        with record_errors(manifest, "train"):
-            fed = input_fn if estimator.config.cluster else timed(input_fn)
+    fed = input_fn if estimator.config.cluster else timed(input_fn)
+    with closing(progress), closing(profile), record_errors(manifest, "train"):
+        try:
             estimator.train(fed, hooks, max_steps=last, saving_listeners=[AfterSave(saved)])
-    except v1.estimator.NanLossDuringTrainingError:
-        raise nan_loss_error(progress.step, config) from None
-    finally:
-        profile.close()
-        progress.close()
+        except v1.estimator.NanLossDuringTrainingError:
+            raise nan_loss_error(progress.step, config) from None
     if progress.step < last:
         raise Stopped if stop.is_set() else Unreachable(f"training ended at step {progress.step}, before step {last}")
     return progress.values() | {"train_seconds": time.monotonic() - began}
