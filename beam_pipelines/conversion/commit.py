@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -65,7 +65,8 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     # Both before anything is moved: who replaces the same dataset in the meantime changes the version.
     version, replaced = storage.replaceable(f"{options.output}/{MANIFEST_NAME}"), read_manifest(options.output)
     every = [receipt for split in receipts.values() for receipt in split]
-    total = _total(every)
+    totals = {name: _total(split) for name, split in sorted(receipts.items())}
+    total = _total(totals.values())
     rejected, num_examples = sorted(total.rejected), total.num_examples
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
     num_known = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
@@ -89,7 +90,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
     _publish(folder, every, edition)
-    manifest = _manifest(options, plan, receipts, total, num_rejected, edition)
+    manifest = _manifest(options, plan, receipts, totals, num_rejected, edition)
     if options.parent:
         before_it = _next_version(options.output, options.parent, plan)
         if plan.pruned_keys:
@@ -146,19 +147,20 @@ def _manifest(
     options: ConvertOptions,
     plan: Plan,
     receipts: dict[str, list[Receipt]],
-    total: Receipt,
+    totals: dict[str, Receipt],
     num_rejected: dict[str, int],
     edition: str,
 ) -> Manifest:
     """Returns the manifest of a dataset whose shards are in place."""
+    total = _total(totals.values())
     return Manifest(
         path=options.output,
         classes=plan.classes,
         first_label=options.first_label,
         splits={
-            name: _split(options, name, split, len(plan.classes), edition)
-            for name, split in sorted(receipts.items())
-            if any(receipt.num_examples for receipt in split)
+            name: _split(options, name, receipts[name], split_total, len(plan.classes), edition)
+            for name, split_total in totals.items()
+            if split_total.num_examples
         },
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
@@ -287,14 +289,16 @@ def _examples(rejected: list[Rejection], path: str) -> dict[str, str]:
     return messages | {"all": f"all are listed in {path}"}
 
 
-def _total(receipts: list[Receipt]) -> Receipt:
+def _total(receipts: Iterable[Receipt]) -> Receipt:
     total = Receipt("")
     for receipt in receipts:
         total.extend(receipt)
     return total
 
 
-def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
+def _split(
+    options: ConvertOptions, name: str, receipts: list[Receipt], total: Receipt, num_classes: int, edition: str
+) -> Split:
     nonempty = [receipt for receipt in receipts if receipt.num_examples]
     shards = tuple(
         Shard(in_edition(shard.name, edition), shard.num_examples, shard.num_bytes, shard.sha256) for shard in nonempty
@@ -305,7 +309,6 @@ def _split(options: ConvertOptions, name: str, receipts: list[Receipt], num_clas
         if split.num_examples != sum(shard.num_examples for shard in shards):
             raise ValueError(f"{source.path!r} has changed while it was exported; run the command with --overwrite")
         return dataclasses.replace(split, shards=shards)
-    total = _total(nonempty)
     measured = total if total.num_measured else _measure_stored(options.output, shards, options.images)
     num_pixels = measured.num_measured * SAMPLE_SIDE**2
     means, stds = [], []

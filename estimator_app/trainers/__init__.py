@@ -1,1 +1,1 @@
-"""The trainers, TPUEstimator and tf.distribute, with the same interface, and code that both share."""
+"""The trainers, JAX, tf.distribute and TPUEstimator, with the same interface, and code that they share."""

@@ -1,4 +1,4 @@
-"""Code that both trainers share: initial weights, and checks of checkpoints, datasets and evaluations.
+"""Code that all trainers share: initial weights, and checks of checkpoints, datasets and evaluations.
 
 TrainConfig ──make_weighted_model()──▶ keras.Model ──named_weights()──▶ {"0_kernel": …, "36_kernel": …}
 """
@@ -66,7 +66,7 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
 
 
 def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:
-    """Returns the run's keras.Model with its initial weights, which are the same in both trainers.
+    """Returns the run's keras.Model with its initial weights, which are the same in all trainers.
 
     Args:
       config: Config of the run.
@@ -205,7 +205,7 @@ def is_mixed(config: TrainConfig) -> bool:
 def mixed(
     images: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, step: tf.Tensor, config: TrainConfig
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the batch mixed as --mixup and --cutmix say, the same in both trainers; as it is without them."""
+    """Returns the batch mixed as --mixup and --cutmix say, the same in both trainers on TensorFlow; as it is without them."""
     from estimator_app.model.mixing import mix
 
     if not (config.mixup or config.cutmix):

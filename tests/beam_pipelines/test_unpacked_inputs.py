@@ -135,7 +135,7 @@ class Unavailable(io.FileIO):
     def readinto(self, buffer: Any) -> int:
         raise storage.Unavailable("the bucket cannot be reached")
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         raise storage.Unavailable("the bucket cannot be reached")
 
 
