@@ -205,7 +205,7 @@ def is_mixed(config: TrainConfig) -> bool:
 def mixed(
     images: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, step: tf.Tensor, config: TrainConfig
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the batch mixed as --mixup and --cutmix say, the same in both trainers on TensorFlow; as it is without them."""
+    """Returns the batch mixed as --mixup and --cutmix say, the same in both trainers on TensorFlow; else as it is."""
     from estimator_app.model.mixing import mix
 
     if not (config.mixup or config.cutmix):
