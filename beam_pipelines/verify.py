@@ -326,7 +326,7 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
 def _lengths_problem(manifest: Manifest, digests: Mapping[str, str]) -> str:
     """Returns what is wrong with lengths.parquet, or "".
 
-    `digests` are those of the shards without problems, by name; only the sums of the others are compared.
+    `digests` has the checksums of the shards without problems, by name; of other shards, only the sums are compared.
     """
     name = lengths_name(manifest.edition)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]

@@ -184,6 +184,10 @@ def _stopped(arguments: argparse.Namespace, line: str, signal_number: int | None
     return 128 + (signal_number or 0)
 
 
+def _print_predictions(arguments: argparse.Namespace, path: str) -> None:
+    say(to_json({"predictions": path}) if arguments.json else f"predictions: {path}")
+
+
 def _print_finished(arguments: argparse.Namespace, finished: Finished | None) -> None:
     """Prints what a run resulted in, where its lines have not shown that; None if another process evaluates it."""
     from estimator_app.model_dir.run_files import read_config
@@ -314,7 +318,7 @@ def predict(arguments: argparse.Namespace) -> int:
         options = {name: getattr(arguments, name) for name in names}
         places, report = (_dataset(arguments), arguments.output), _reporter(arguments)
         path = predict_dataset(*places, tpu=_tpu(arguments), report=report, **options)
-        say(to_json({"predictions": path}) if arguments.json else f"predictions: {path}")
+        _print_predictions(arguments, path)
         return 0
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
@@ -365,11 +369,11 @@ def folds(arguments: argparse.Namespace) -> int:
     with _stoppable(arguments, "continuing") as stop:
         try:
             places = (_dataset(arguments), arguments.output, arguments.model_dir)
-            path = predict_folds(*places, batch_size=arguments.batch_size, tpu=tpu, report=say, stop=stop, **options)
-            say(f"predictions: {path}")
+            report = _reporter(arguments)
+            path = predict_folds(*places, batch_size=arguments.batch_size, tpu=tpu, report=report, stop=stop, **options)
         except Stopped:
-            say(f"stopped; resume with: {command}")
-            return 128 + (stop.number or 0)
+            return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
+    _print_predictions(arguments, path)
     return 0
 
 

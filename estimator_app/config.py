@@ -509,8 +509,10 @@ def read_recipe(path: str) -> dict[str, Any]:
     if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise ValueError(f"recipe {path!r} must be a mapping from options to values, such as image_size: 224")
     nested = fields.pop("input", {})
-    if isinstance(nested, dict):  # of a run: its normalization follows from its dataset, or from its --init_from
-        fields |= {name: value for name, value in nested.items() if name not in ("mean", "std")}
+    if not isinstance(nested, dict):
+        raise ValueError(f"recipe {path!r}: input must be a mapping from options to values, got {nested!r}")
+    # Of a run, the normalization follows from its dataset, or from its --init_from.
+    fields |= {name: value for name, value in nested.items() if name not in ("mean", "std")}
     names = _TYPES.keys() - _DERIVED | {"epochs"}
     recipe = {}
     for name, value in fields.items():

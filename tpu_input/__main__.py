@@ -128,9 +128,8 @@ _AS_GIVEN = ("resize", "sampling", "dtype", "layout", "echo", "cache", "determin
 
 
 def _idx(flags: argparse.Namespace) -> None:
-    with activity("starting TensorFlow"):
-        from tpu_input.datasets import read_manifest
-        from tpu_input.record_source import write_dali_index
+    from tpu_input.datasets import read_manifest
+    from tpu_input.record_source import write_dali_index
 
     paths = write_dali_index(read_manifest(flags.dataset))
     folder = f"{flags.dataset}/index"
@@ -143,6 +142,9 @@ def _tfds(flags: argparse.Namespace) -> None:
     from tpu_input.record_source import write_tfds_metadata
 
     paths = write_tfds_metadata(read_manifest(flags.dataset))
+    if flags.json:
+        print_line(to_json({"folder": flags.dataset, "files": [os.path.basename(path) for path in paths]}))
+        return
     print_line(f"{', '.join(os.path.basename(path) for path in paths)} in {flags.dataset}")
     print_line(f"open it with: tfds.builder_from_directory({flags.dataset!r}).as_dataset('train', as_supervised=True)")
 

@@ -84,7 +84,7 @@ class Parts:
         """Writes the file from all parts, each a row group, and removes the parts.
 
         Args:
-          paths: Files that are read in place of the parts.
+          paths: Files that are read instead of the parts.
 
         Raises:
           OSError: It cannot be written.

@@ -2,7 +2,7 @@
 
     split ──read_batches()──▶ Batch ──model──▶ (Batch, rows): run_on_records()
 
-TensorFlow reads the shards for its own models; for those of JAX, they are read without it.
+TensorFlow reads the shards for its own models; for models of JAX, they are read without TensorFlow.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import threading
@@ -136,6 +137,20 @@ def test_a_run_keeps_what_it_holds_out(predicted, folds, capsys):
         "--trainer=tf_distribute",
     )
     assert "its --hold_out is 'fold1', not 'fold2'" in message
+
+
+@pytest.mark.parametrize(("flag", "is_quiet"), [("--json", False), ("--quiet", True)])
+def test_the_command_prints_as_the_others_do(predicted, folds, tmp_path, capsys, flag, is_quiet):
+    shutil.copytree(predicted, tmp_path / "copy")
+    output = tmp_path / "copy/predictions.parquet"
+    recipe = json.loads((predicted / "models/fold1/config.json").read_text())
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"hold_out": None, "split": None}))
+    flags = [f"--config={tmp_path}/recipe.json", f"--network={small_network.NAME}"]
+    places = [f"--dataset={folds.path}", f"--model_dir={tmp_path}/copy/models", f"--output={output}"]
+    code, out, err = run(capsys, "folds", *places, *flags, flag)
+    assert code == 0, err
+    assert out == (f"predictions: {output}\n" if is_quiet else f'{{"predictions": "{output}"}}\n')
+    assert not (is_quiet and err)
 
 
 @pytest.mark.parametrize(

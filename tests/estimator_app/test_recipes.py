@@ -269,6 +269,7 @@ def test_a_recipe_is_what_config_json_has(digits_dataset, tmp_path):
         ("learning_rat: 1", r"there is no option 'learning_rat'; did you mean learning_rate\?"),
         ("learning_rate: fast", "could not convert string to float: 'fast'"),
         ("- a\n- b", "must be a mapping from options to values"),
+        ("input: 3", "input must be a mapping from options to values, got 3"),
         ("a: [", "cannot be read: .*give a YAML or JSON file, or one of digits, imagenet_resnet50, small_photos"),
         ("optimizer: sgd", "optimizer must be"),
     ],

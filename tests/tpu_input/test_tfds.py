@@ -52,6 +52,14 @@ def test_every_image_and_label_of_every_split(dataset_copy, capsys, edition):
         assert label in range(10)
 
 
+def test_the_files_are_printed_as_json(dataset_copy, capsys):
+    assert __main__.main(["tfds", str(dataset_copy), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["folder"] == str(dataset_copy)
+    assert sorted(result["files"]) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
+    assert all((dataset_copy / name).exists() for name in result["files"])
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_features_and_several_labels_and_labels_from_1(dataset_copy):
     manifest = read_manifest(dataset_copy)
