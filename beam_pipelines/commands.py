@@ -129,7 +129,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
         return 0
     print_summary(manifest)
     if num_resumed:
-        num_shards = sum(len(split.shards) for split in manifest.splits.values())
+        num_shards = len(manifest.shards)
         print_line(f"resumed: {num_resumed:,} of {num_shards:,} shards were written by an earlier run")
     state = "complete" if is_new else "unchanged" if num_outdated else "already complete, nothing to do"
     if num_outdated:

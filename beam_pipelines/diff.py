@@ -18,6 +18,7 @@ from beam_pipelines.runners import phases
 from beam_pipelines.shard_formats.all_formats import EXPORTS
 from beam_pipelines.sources.exported_shards import examples_of
 from tpu_input.command_line.dataclass_options import checks_arguments
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.check import Rejected
@@ -72,7 +73,7 @@ class Differences:
         yield from _lines("other bytes", dict.fromkeys(self.reencoded, ""))
         for path, names in zip(self.paths, self.classes, strict=True):
             if names:
-                yield f"classes only of {path!r}: {', '.join(names[:_MAX_SHOWN])}{_and_more(len(names))}"
+                yield f"classes only of {path!r}: {enumerated(names, _MAX_SHOWN)}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything, as one object for JSON."""
@@ -167,10 +168,6 @@ def _lines(name: str, details: dict[str, str]) -> Iterator[str]:
     if not details:
         return
     counts = Counter(details.values())
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_MAX_SHOWN) if kind)
-    counts_text = f" ({kinds}{_and_more(len(counts))})" if kinds else ""
+    kinds = [f"{count:,} {kind}" for kind, count in counts.most_common() if kind]
+    counts_text = f" ({enumerated(kinds, _MAX_SHOWN)})" if kinds else ""
     yield f"{name}: {len(details):,}{counts_text}, such as {', '.join(map(repr, list(details)[:3]))}"
-
-
-def _and_more(count: int) -> str:
-    return f" and {count - _MAX_SHOWN:,} more" if count > _MAX_SHOWN else ""

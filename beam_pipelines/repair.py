@@ -49,6 +49,7 @@ from beam_pipelines.sources.url_names import is_url, origin
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import checks_arguments, from_fields
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format import json_fields, lengths as lengths_format
 from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
 from tpu_input.dataset_format.lengths import lengths_name
@@ -172,7 +173,7 @@ def _write_again(
 ) -> None:
     """Writes shards again, on this machine or on workers; see _make_again()."""
     if not beam_options:
-        shards = [shard for split in manifest.splits.values() for shard in split.shards if shard.name in set(names)]
+        shards = [shard for shard in manifest.shards if shard.name in set(names)]
         is_much = is_much_work(sum(shard.num_examples for shard in shards), sum(shard.num_bytes for shard in shards))
         with local_executor(num_workers, is_much, UnitWriter.__module__) as executor:
             for name in names:
@@ -264,7 +265,7 @@ def _correct_lengths(manifest: Manifest, names: list[str]) -> None:
     """
     path = lengths_name(manifest.edition)
     listed = lengths_format.parse_lengths(storage.read_bytes(f"{manifest.path}/{path}")).by_shard()
-    shards = [shard for split in manifest.splits.values() for shard in split.shards if shard.name in set(names)]
+    shards = [shard for shard in manifest.shards if shard.name in set(names)]
     right = {shard.name: index_lengths(manifest.path, shard) for shard in shards}
     if any(list(listed[name]) != list(lengths) for name, lengths in right.items()):
         with create(manifest.path, path) as file:
@@ -352,7 +353,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     if missing and not from_index:  # perhaps members of an archive in the folder
         return None
     if missing:
-        raise ValueError(f"inputs of {shard.name} are missing: {_some(missing)}; {_restore(shard)}")
+        raise ValueError(f"inputs of {shard.name} are missing: {enumerated(missing, _MAX_NAMED)}; {_restore(shard)}")
     return located
 
 
@@ -416,7 +417,8 @@ def _difference(manifest: Manifest, shard: Shard, new_index: str) -> str:
         new = {}
     changed = [repr(row.key) for row in _index_rows(manifest, shard) or [] if new.get(row.key) != row.sha256]
     if changed:
-        return f"inputs of {shard.name} have changed since the conversion: {_some(changed)}; {_restore(shard)}"
+        some = enumerated(changed, _MAX_NAMED)
+        return f"inputs of {shard.name} have changed since the conversion: {some}; {_restore(shard)}"
     return (
         f"the inputs of {shard.name} no longer give the records that {MANIFEST_NAME} promises: they have changed, or "
         f"{MANIFEST_NAME} has other classes or options than the conversion, or the index other labels; "
@@ -429,7 +431,3 @@ def _restore(shard: Shard) -> str:
         "restore what has changed, or convert all inputs again; if only the index is damaged, remove "
         f"{index_path(shard.name)} and run the command again, which then lists all inputs; nothing was changed"
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if names[_MAX_NAMED:] else "")

@@ -481,7 +481,7 @@ def _commit(plan: Plan, options: ConvertOptions, shards: Iterable[str]) -> Writt
     manifest = commit_once(options, plan)
     output_checks.remove_replaced(options.output)
     working_folder.remove_but_lock(options.output)
-    num_examples = sum(split.num_examples for split in manifest.splits.values())
+    num_examples = manifest.num_examples
     return WrittenDataset(manifest.path, manifest.fingerprint, num_examples, manifest.num_inputs, count > 0)
 
 

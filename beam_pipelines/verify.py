@@ -159,7 +159,7 @@ def _numbers(manifest: Manifest, names: Sequence[str]) -> Sequence[int]:
 
 
 def _num_bands(manifest: Manifest) -> int:
-    return duplicate_keys.num_bands(sum(split.num_examples for split in manifest.splits.values()))
+    return duplicate_keys.num_bands(manifest.num_examples)
 
 
 def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool, num_threads: int) -> _Checks:
@@ -308,7 +308,7 @@ def _read_checks(path: str, num_shards: int) -> _Checks:
 def _check_files(manifest: Manifest) -> Iterator[str]:
     shards, promised = every_shard(manifest), files_of(manifest)
     present = {path for path, _ in list_dataset(manifest.path)}
-    last = {shard.name for split in manifest.splits.values() for shard in split.shards}
+    last = {shard.name for shard in manifest.shards}
     earlier = {path for shard in shards if shard not in last for path in (shard, index_path(shard))}
     for path in sorted(promised - present):
         # Others are reported by shard, or by _lengths_problem().
@@ -329,8 +329,7 @@ def _lengths_problem(manifest: Manifest, digests: Mapping[str, str]) -> str:
     `digests` has the checksums of the shards without problems, by name; of other shards, only the sums are compared.
     """
     name = lengths_name(manifest.edition)
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    num_rows = sum(shard.num_examples for shard in shards)
+    shards, num_rows = manifest.shards, manifest.num_examples
     try:
         content = storage.read_bytes(f"{manifest.path}/{name}", most=max_bytes(num_rows))
         listed = parse_lengths(content, num_rows)

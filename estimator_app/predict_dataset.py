@@ -32,6 +32,7 @@ from estimator_app.trainers.checks import check_split
 from tpu_input import Manifest
 from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
+from tpu_input.command_line.wording import enumerated
 from tpu_input.datasets import DatasetLike, as_manifest
 
 PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
@@ -233,19 +234,15 @@ def _records_of_part(most: int, batch_size: int, numbers: int) -> int:
 
 
 def _differing_classes(dataset_classes: Sequence[str], model_classes: Sequence[str]) -> str:
-    def some(names: list[str]) -> str:
-        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-        return ", ".join(map(repr, names[:_MOST_NAMES])) + more or "none"
-
     only = [
         [name for name in one if name not in set(other)]
         for one, other in ((dataset_classes, model_classes), (model_classes, dataset_classes))
     ]
     if not any(only):
         return "the dataset has the model's classes in another order: labels and probabilities are each in their own"
+    names = [enumerated([*map(repr, classes)], _MOST_NAMES) or "none" for classes in only]
     return (
-        f"the dataset has other classes than the model: only the dataset has {some(only[0])}; only the model has "
-        f"{some(only[1])}"
+        f"the dataset has other classes than the model: only the dataset has {names[0]}; only the model has {names[1]}"
     )
 
 

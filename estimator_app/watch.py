@@ -11,7 +11,6 @@ that a watcher that was killed anywhere and restarted continues.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import threading
 
 from estimator_app.config import TrainConfig
@@ -46,6 +45,7 @@ from estimator_app.trainers.interruption import Stopped, lost_errors, retry_whil
 from estimator_app.trainers.registry import find_trainer
 from tpu_input.command_line.dataclass_options import checks_arguments
 from tpu_input.command_line.paths import absolute
+from tpu_input.command_line.wording import enumerated
 
 _LISTED = 5  # most steps that a line names
 
@@ -202,6 +202,4 @@ def _report_gone(run: Run, passed: int, step: int) -> None:
     every = run.config.steps_per_eval
     expected = range((passed // every + 1) * every, step, every)
     if expected:
-        more = f" and {len(expected) - _LISTED:,} more" if len(expected) > _LISTED else ""
-        listed = ", ".join(map(str, itertools.islice(expected, _LISTED)))
-        run.report(f"steps not evaluated, as they have no checkpoint any more: {listed}{more}")
+        run.report(f"steps not evaluated, as they have no checkpoint any more: {enumerated(expected, _LISTED)}")

@@ -49,7 +49,7 @@ def read_manifest(path: str | os.PathLike[str], version: int | None = None) -> M
         if not 1 <= version < manifest.version:
             raise ValueError(f"{folder!r} has no version {version}; it has 1 to {manifest.version}")
         manifest = _read_manifest(folder, manifest_name(version))
-    check_files(folder, (shard.name for split in manifest.splits.values() for shard in split.shards))
+    check_files(folder, (shard.name for shard in manifest.shards))
     return manifest
 
 

@@ -69,7 +69,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     total = _total(totals.values())
     rejected, num_examples = sorted(total.rejected), total.num_examples
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
-    num_known = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
+    num_known = replaced.num_examples if options.parent and replaced else 0
     num_inputs = num_known + plan.num_inputs
     if options.parent and not num_examples and replaced:
         check_budget(options, num_inputs, num_rejected, plan.examples)
@@ -225,7 +225,7 @@ def write_lengths(manifest: Manifest) -> None:
     Raises:
       ValueError: An index cannot be read or does not match its shard.
     """
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = manifest.shards
     phases.begin("committing", len(shards))
     lengths = {}
     read = map_in_threads(functools.partial(index_lengths, manifest.path), shards, _IN_FLIGHT)

@@ -126,7 +126,7 @@ class _Parent:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._kind = manifest, manifest.label_kind
-        self._shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        self._shards = manifest.shards
         self._splits = [name for name, split in manifest.splits.items() for _ in split.shards]
         self.images = dict[str, _KnownImage]()
         for number, shard in enumerate(self._shards):
@@ -458,7 +458,7 @@ def merged(parent: Manifest, new: Manifest) -> Manifest:
     return dataclasses.replace(
         new,
         splits={name: _both(parent.splits.get(name), new.splits.get(name), len(new.classes)) for name in names},
-        num_inputs=sum(split.num_examples for split in parent.splits.values()) + new.num_inputs,
+        num_inputs=parent.num_examples + new.num_inputs,
         num_fixed=_sums(parent.num_fixed, new.num_fixed),
         num_noted=_sums(parent.num_noted, new.num_noted),
         options=parent.options,

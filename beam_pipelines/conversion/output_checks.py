@@ -31,6 +31,7 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import Conversion, Output, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions, Source
 from beam_pipelines.sources import layouts
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, read_frames
@@ -54,7 +55,7 @@ def check_output(options: ConvertOptions) -> None:
     foreign = [path for path in files if not is_dataset_file(path) and not working_folder.is_in_working_folder(path)]
     if foreign and not any(path == MANIFEST_NAME or working_folder.is_in_working_folder(path) for path in files):
         raise ValueError(
-            f"output {output!r} contains other files and no dataset: {_some(files)}; choose another output"
+            f"output {output!r} contains other files and no dataset: {_listed(files)}; choose another output"
         )
     _refuse_foreign(output, foreign)
 
@@ -70,8 +71,8 @@ def _check_apart(source: str, output: str) -> None:
 def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
     if foreign:
         raise ValueError(
-            f"output {output!r} contains files that are not part of this dataset: {_some(foreign)}; move them away, "
-            "or choose another output"
+            f"output {output!r} contains files that are not part of this dataset: {_listed(foreign)}; move them "
+            "away, or choose another output"
         )
 
 
@@ -166,7 +167,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan, output: Output) -> None
     for path in present:
         if path not in shard_by_path or not _begins_as(f"{options.output}/{path}", folder, shard_by_path[path]):
             raise ValueError(
-                f"output {options.output!r} contains other files and no dataset: {_some(present)}; "
+                f"output {options.output!r} contains other files and no dataset: {_listed(present)}; "
                 "choose another output"
             )
 
@@ -224,7 +225,7 @@ def check_files(plan: Plan, output: Output, shard_names: list[list[str]]) -> Non
     needed = own_files - {lengths_name(manifest.edition if manifest else "")}
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - present):
         raise ValueError(
-            f"output {output.path!r} holds this dataset without {_some(missing)}; re-create what is missing with: "
+            f"output {output.path!r} holds this dataset without {_listed(missing)}; re-create what is missing with: "
             f"jpeg2tpu verify --repair {output.path}"
         )
 
@@ -297,10 +298,8 @@ def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> 
 
 
 def _shards(manifest: Manifest) -> list[str]:
-    return [shard.name for split in manifest.splits.values() for shard in split.shards]
+    return [shard.name for shard in manifest.shards]
 
 
-def _some(paths: Collection[str]) -> str:
-    """Returns a text with the first five paths, and the number of the others."""
-    text = ", ".join(map(repr, sorted(paths)[:5]))
-    return f"{text} and {len(paths) - 5} more" if len(paths) > 5 else text
+def _listed(paths: Collection[str]) -> str:
+    return enumerated(list(map(repr, sorted(paths))), 5)

@@ -96,12 +96,12 @@ def dataset_files(shards: Iterable[str]) -> set[str]:
 
 def every_shard(manifest: Manifest) -> list[str]:
     """Returns the names of the shards of a dataset and of its earlier versions, whose manifests are read."""
-    names = dict.fromkeys(shard.name for split in manifest.splits.values() for shard in split.shards)
+    names = dict.fromkeys(shard.name for shard in manifest.shards)
     for number in range(1, manifest.version):
         path = f"{manifest.path}/{manifest_name(number)}"
         with contextlib.suppress(FileNotFoundError, ValueError):  # verify reports that it is missing
             earlier = Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), manifest.path)
-            names |= dict.fromkeys(shard.name for split in earlier.splits.values() for shard in split.shards)
+            names |= dict.fromkeys(shard.name for shard in earlier.shards)
     return list(names)
 
 

@@ -84,7 +84,7 @@ def read_all(manifest: Manifest) -> Columns:
     Raises:
       ValueError: An index is missing, cannot be read, or does not fit the manifest.
     """
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = manifest.shards
     splits = [position for position, split in enumerate(manifest.splits.values()) for _ in split.shards]
     starts = np.cumsum([0, *(shard.num_examples for shard in shards)])
     try:
@@ -105,7 +105,7 @@ def read_all(manifest: Manifest) -> Columns:
             total[: len(part_count)] += part_count
     upright, square, wide = counts[3, :3].tolist()
     return Columns(
-        shards=tuple(shards),
+        shards=shards,
         starts=starts,
         splits=np.array(splits),
         labels=labels,

@@ -9,6 +9,7 @@ import numpy as np
 
 from beam_pipelines.report.likely_wrong import LikelyWrong
 from beam_pipelines.report.look_alikes import LookAlikes
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.records import Manifest, Split
 
 _IMBALANCE = 10  # ratio of the largest to the smallest class, in examples, from which there is a note
@@ -120,8 +121,7 @@ def _class_notes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[No
         yield Note("Images may have several classes or none; an image counts for each of its classes.", "classes")
     for name, split in splits.items():
         if absent := [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]:
-            names = ", ".join(f"“{shortened(class_name, 30)}”" for class_name in absent[:3])
-            names += f" and {len(absent) - 3:,} more" if len(absent) > 3 else ""
+            names = enumerated([f"“{shortened(class_name, 30)}”" for class_name in absent], 3)
             classes = "1 class has" if len(absent) == 1 else f"{len(absent):,} classes have"
             yield Note(f"{classes} no example in {name}: {names}.", "classes", True)
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0)

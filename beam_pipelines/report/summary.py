@@ -11,6 +11,7 @@ from beam_pipelines.conversion.option_flags import command_flags
 from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.options import ConvertOptions, complete
 from tpu_input.command_line import print_line
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.check import (
     DARK,
@@ -65,7 +66,7 @@ def print_summary(manifest: Manifest) -> None:
         absent = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
         print_line(
             f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes"
-            + (f", no examples of {absent[0]!r}" + f" and {len(absent) - 1} more" * (len(absent) > 1) if absent else "")
+            + (f", no examples of {enumerated([*map(repr, absent)], 1)}" if absent else "")
             + " in "
             + (
                 f"{len(sizes)} shards, {size(min(sizes))} to {size(max(sizes))} each"
@@ -73,7 +74,7 @@ def print_summary(manifest: Manifest) -> None:
                 else f"1 shard, {size(sizes[0])}"
             )
         )
-    num_examples = sum(split.num_examples for split in manifest.splits.values())
+    num_examples = manifest.num_examples
     if num_fixed := sum(manifest.num_fixed.values()):
         print_line(f"re-encoded: {num_fixed:,} of {num_examples:,} images ({_most(manifest.num_fixed)})")
     for finding, count in manifest.num_noted.items():

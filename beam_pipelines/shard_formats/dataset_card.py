@@ -62,7 +62,7 @@ def croissant(manifest: Manifest, features: dict[str, Any]) -> str:
       manifest: Manifest of the export.
       features: Hugging Face's features by column.
     """
-    num_examples = sum(split.num_examples for split in manifest.splits.values())
+    num_examples = manifest.num_examples
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

@@ -21,8 +21,8 @@ from beam_pipelines import storage
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.lists import delimiter_of, is_json_list, read_json_list, read_names
-from beam_pipelines.sources.naming import shortened
 from beam_pipelines.sources.rows import Row, label_row
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
 from tpu_input.dataset_format.index import as_labels, check_room, index_path, read_columns, text_bytes
@@ -154,7 +154,7 @@ def check_changes(source: Source) -> None:
     for path, names in ((source.only_classes, changes.only_classes), (source.without_classes, changes.without_classes)):
         if unknown := list(map(repr, sorted((names or set()) - set(map(canonical, manifest.classes))))):
             raise ValueError(
-                f"{path!r} names {shortened(unknown, _MAX_SHOWN)}, not among the classes of {source.path!r}; correct "
+                f"{path!r} names {enumerated(unknown, _MAX_SHOWN)}, not among the classes of {source.path!r}; correct "
                 "the names"
             )
     keys_by_path = {
@@ -172,7 +172,7 @@ def check_changes(source: Source) -> None:
         if unknown := list(map(repr, sorted((keys or set()) - dataset_keys))):
             raise ValueError(
                 f"{path!r} has {len(unknown):,} keys that {source.path!r} does not have: "
-                f"{shortened(unknown, _MAX_SHOWN)}; correct them, or remove their lines"
+                f"{enumerated(unknown, _MAX_SHOWN)}; correct them, or remove their lines"
             )
 
 

@@ -21,6 +21,7 @@ from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, 
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.command_line.output import printable
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.split_names import SPLIT_FOLDERS, SPLIT_NAMES, THINGS, lowered
 
 # Matches "train2017", "seg_train", "training_set", "testset": a split's name as a separate word, possibly followed by
@@ -362,8 +363,7 @@ def _unclear(tops: Collection[str], nested: Mapping[str, bool], classes: Collect
 def _question(tops: dict[str, Folder], unclear: dict[str, str], source: Source) -> str:
     """Returns the error message that asks which folders are splits and which are classes."""
     ordered = sorted(tops, key=lambda top: (top not in unclear, top))
-    summary = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
-    summary += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
+    summary = enumerated([f"{top}/ with {_count(tops[top])}" for top in ordered], _MAX_SHOWN, "more folders")
     by_split = {split: _innermost(top, tops[top]) for top, split in sorted(unclear.items(), reverse=True)}
     flags = " ".join(Source(f"{source.path}/{top}", split).flag for split, top in by_split.items())
     advice = f"pack an archive for each split, or unpack it and use {flags}" if source.is_archive else flags
@@ -401,11 +401,8 @@ def _remarks(
         yield f"read as splits: {', '.join(splits)}"
     if without_images:
         entries = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
-        yield (
-            "folders without images, which are not classes: "
-            + ", ".join(entries[:_MAX_SHOWN])
-            + (f" and {len(entries) - _MAX_SHOWN} more folders" if len(entries) > _MAX_SHOWN else "")
-        )
+        listed = enumerated(entries, _MAX_SHOWN, "more folders")
+        yield f"folders without images, which are not classes: {listed}"
     if survey.others:
         kinds = "not images, or ignored" if options.ignore else "not images"
         yield f"{kinds}, so only listed in rejected.jsonl: {_most_common(survey.others)}"

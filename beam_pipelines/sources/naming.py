@@ -17,6 +17,7 @@ from typing import NamedTuple
 from beam_pipelines.options import ConvertOptions, RecordFormat, Source
 from beam_pipelines.sources.lists import NUMBERED, read_numbered_names
 from beam_pipelines.sources.rows import Row, written_names
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.label_kinds import ONE
 
@@ -183,8 +184,8 @@ def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -
         if unknown := sorted(numbers - class_names.keys()):
             raise ValueError(
                 f"the labels are the numbers {_range(numbers)}, but {where} has {len(class_names)} names, for "
-                f"{_range(set(class_names))}, and none for {shortened(unknown)}; write its lines as NUMBER,NAME as "
-                "the labels count, or correct the labels"
+                f"{_range(set(class_names))}, and none for {enumerated(unknown, _MAX_SHOWN)}; write its lines as "
+                "NUMBER,NAME as the labels count, or correct the labels"
             )
         return class_names, ""
     first = _first_number(table, numbers, len(class_names), where)
@@ -218,12 +219,6 @@ def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -
     return 0 if smallest == 0 else 1
 
 
-def shortened(items: Sequence[object], most: int = _MAX_SHOWN) -> str:
-    """Returns the first of some items, with commas between them, and how many more there are."""
-    more = f" and {len(items) - most:,} more" if len(items) > most else ""
-    return ", ".join(map(str, items[:most])) + more
-
-
 def _spelling_remarks(survey: LabelSurvey) -> Iterator[str]:
     if survey.spellings:
         examples = [
@@ -232,7 +227,7 @@ def _spelling_remarks(survey: LabelSurvey) -> Iterator[str]:
         ]
         yield (
             "class names are stored in one form (Unicode NFC, no white space around them), also those that differed "
-            f"only by that: {shortened(examples)}"
+            f"only by that: {enumerated(examples, _MAX_SHOWN)}"
         )
 
 

@@ -24,6 +24,7 @@ from beam_pipelines.runners.executors import Threads, map_in_threads, threads_or
 from beam_pipelines.sources.rows import Row
 from beam_pipelines.sources.url_names import is_url
 from beam_pipelines.sources.url_reading import Body, Spool, UrlReader, url_reader
+from tpu_input.command_line.wording import enumerated
 from tpu_input.stored_images.check import Rejected
 
 _READS_IN_FLIGHT = 64  # chunks
@@ -277,8 +278,8 @@ def _changed(messages: list[str]) -> str:
         else f"{len(messages)} inputs have changed since they were"
     )
     return (
-        f"{subject} listed: {', '.join(messages[:5])}{f' and {len(messages) - 5} more' if messages[5:] else ''}; when "
-        "the inputs no longer change, rerun the command with --overwrite, which lists them again"
+        f"{subject} listed: {enumerated(messages, 5)}; when the inputs no longer change, rerun the command with "
+        "--overwrite, which lists them again"
     )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator_app.model.safetensors_files import READABLE, Header, Tensor, read_header, read_tensor
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format import json_fields
 
 Array = npt.NDArray[Any]
@@ -171,7 +172,7 @@ def read_published(file: IO[bytes], num_bytes: int, network: str, shapes: Mappin
         raise ValueError(f"it has the weights of {article}{source}, --network is {network}{advice}")
     if unknown or pieces.keys() - shapes.keys():
         more = [*unknown, *(pieces[path].name for path in pieces.keys() - shapes.keys())]
-        names = json_fields.short_repr(min(more)) + (f" and {len(more) - 1} more tensors" if len(more) > 1 else "")
+        names = enumerated([json_fields.short_repr(name) for name in sorted(more)], 1, "more tensors")
         raise ValueError(f"it has {names}, which {network} does not have: it is of a variant of this network")
     reasons = _reasons(tensors, pieces, network, shapes)
     paths = [path for path in shapes if not reasons.get(path)]

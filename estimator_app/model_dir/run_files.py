@@ -39,6 +39,7 @@ from estimator_app.model_dir.checkpoints import (
 from estimator_app.model_dir.exports import export_path, stored_path
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_run
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format import json_fields
 
 CONFIG_NAME = "config.json"
@@ -81,9 +82,8 @@ def check_free(model_dir: str) -> None:
     # Earlier versions wrote config.json.tmp.
     foreign = [name for name in names if not name.startswith(".") and name != f"{CONFIG_NAME}.tmp"]
     if foreign and CONFIG_NAME not in names:
-        more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
         raise ValueError(
-            f"{model_dir!r} has no {CONFIG_NAME} but contains {', '.join(foreign[:_LISTED])}{more}, so it is not a "
+            f"{model_dir!r} has no {CONFIG_NAME} but contains {enumerated(foreign, _LISTED)}, so it is not a "
             "training run; use another --model_dir"
         )
 

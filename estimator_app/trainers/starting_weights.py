@@ -37,6 +37,7 @@ from estimator_app.runtime.missing_paths import no_weights
 from estimator_app.runtime.tensorflow_startup import first_line
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.csv_cells import csv_cell
 
 Array = npt.NDArray[Any]
@@ -85,8 +86,7 @@ class StartingWeights:
     def __str__(self) -> str:
         network_rows = [row for row in self.rows if row[0]]
         new = [f"{row[0]} ({row[4]})" for row in network_rows if row[4]]
-        more = f" and {len(new) - _MOST_NAMES} more" if len(new) > _MOST_NAMES else ""
-        new_ones = f"; new: {', '.join(new[:_MOST_NAMES])}{more}" if new else ""
+        new_ones = f"; new: {enumerated(new, _MOST_NAMES)}" if new else ""
         remark = f"; {self.remark}" if self.remark else ""
         return f"{len(self.values)} of {len(network_rows)} variables{new_ones}{remark}"
 

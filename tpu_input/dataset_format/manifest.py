@@ -261,6 +261,16 @@ class Manifest:
         return dataclasses.replace(self, splits={"train": merged(others), name: held_out})
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Shards of all splits, in the order of the splits."""
+        return tuple(shard for split in self.splits.values() for shard in split.shards)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples of all splits."""
+        return sum(split.num_examples for split in self.splits.values())
+
+    @property
     def label_type(self) -> str:
         """Labels of an example: "class", which is one; "classes", any number, also none; "none", no labels at all."""
         return str(self.options.get("label_type", ONE.name))
@@ -402,7 +412,7 @@ def _manifest(value: object, path: str) -> Manifest:
     editions = set(map(_edition, manifest.splits.values()))
     if len(editions) > num_editions:
         raise ValueError(f"its splits have shards of several editions: {', '.join(map(repr, sorted(editions)))}")
-    num_records = sum(split.num_examples for split in manifest.splits.values())
+    num_records = manifest.num_examples
     num_rejected = sum(manifest.num_rejected.values())
     if num_records + num_rejected != manifest.num_inputs:
         raise ValueError(

@@ -79,7 +79,7 @@ def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | 
     if not manifest.fingerprint:  # TFRecords of other programs
         return None
     path = f"{manifest.path}/{lengths_name(manifest.edition)}"
-    num_rows = sum(split.num_examples for split in manifest.splits.values())
+    num_rows = manifest.num_examples
     try:
         content = read_existing(path, max_bytes(num_rows))
     except OSError as error:

@@ -18,6 +18,7 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.class_names import similar_names
 from tpu_input.dataset_format.split_names import is_missing, similar_split
 
@@ -252,11 +253,10 @@ def _remarks_on_splits(plan: Plan) -> Iterator[str]:
 def _remarks_on_classes(plan: Plan) -> Iterator[str]:
     """Yields lines about names that may not be meant as classes of their own."""
     if groups := similar_names(plan.classes):
-        examples = ", ".join(" and ".join(map(repr, group[:_MAX_SHOWN])) for group in groups[:_MAX_SHOWN])
-        more = f" and {len(groups) - _MAX_SHOWN:,} more" if len(groups) > _MAX_SHOWN else ""
+        examples = [" and ".join(map(repr, group[:_MAX_SHOWN])) for group in groups]
         yield (
-            f"classes of their own, though their names differ only in case, white space or form of a number: {examples}"
-            f"{more}; if they are meant as one class, give all of its images one name"
+            "classes of their own, though their names differ only in case, white space or form of a number: "
+            f"{enumerated(examples, _MAX_SHOWN)}; if they are meant as one class, give all of its images one name"
         )
     if missing := sorted(filter(is_missing, plan.classes)):
         names, are = ", ".join(map(repr, missing)), "are classes" if len(missing) > 1 else "is a class"

@@ -29,6 +29,7 @@ from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.not_images import OTHER_FILE, ending, ignored_by, reason_of
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row
+from tpu_input.command_line.wording import enumerated
 from tpu_input.dataset_format.split_names import split_named, split_of_path
 
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
@@ -71,10 +72,7 @@ class Records(InputKind):
         for name in names if not source.split else ():
             by_split.setdefault(split_of_path(name), []).append(name)
         if set(by_split) - {""}:
-            files = {
-                split: f"{group[0]}{f' and {len(group) - 1:,} more' * (len(group) > 1)}"
-                for split, group in by_split.items()
-            }
+            files = {split: enumerated(group, 1) for split, group in by_split.items()}
             yield f"{source.path}: " + ", ".join(
                 f"{files[split]} {f'as {split}' if split else 'by --splits'}" for split in sorted(files)
             )
