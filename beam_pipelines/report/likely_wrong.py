@@ -25,6 +25,7 @@ from beam_pipelines import storage
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_rows
 from beam_pipelines.sources.dataset_examples import LABEL_COLUMNS, PROBABILITY_COLUMNS
+from tpu_input.command_line.wording import first_line
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.csv_cells import csv_cell
 from tpu_input.dataset_format.index import check_room
@@ -178,8 +179,7 @@ def _read(path: str, manifest: Manifest) -> Iterator[tuple[npt.NDArray[np.int64]
     except (FileNotFoundError, storage.Unavailable):
         raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        why = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{path!r} cannot be used as predictions: {why}; {ADVICE}") from error
+        raise ValueError(f"{path!r} cannot be used as predictions: {first_line(error)}; {ADVICE}") from error
 
 
 def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.lists import delimiter_of, is_json_list, read_json_list, read_names
 from beam_pipelines.sources.rows import Row, label_row
-from tpu_input.command_line.wording import enumerated
+from tpu_input.command_line.wording import enumerated, first_line
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
 from tpu_input.dataset_format.index import as_labels, check_room, index_path, read_columns, text_bytes
@@ -246,9 +246,8 @@ def _read_groups(path: str) -> tuple[dict[str, str], dict[str, str]]:
         has_classes = {"class_a", "class_b"} <= {*pq.read_schema(pa.BufferReader(content)).names}
         classes = [_texts_of_pairs(content, name) for name in ("class_a", "class_b")] if has_classes else []
     except (pa.ArrowException, KeyError, IndexError, ValueError) as error:
-        why = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(
-            f"{path!r} is not a Parquet file of pairs: {why}; write it with: report --pairs=FILE"
+            f"{path!r} is not a Parquet file of pairs: {first_line(error)}; write it with: report --pairs=FILE"
         ) from error
     if None in (*a, *b, *keepers):
         raise ValueError(f"{path!r} has a pair without a key; write it again with: report --pairs=FILE")

@@ -19,6 +19,7 @@ from typing import Any
 
 from estimator_app.model_dir.array_files import SUFFIX, ArrayReader
 from estimator_app.runtime import files
+from tpu_input.command_line.wording import first_line
 
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
@@ -261,7 +262,7 @@ def _latest_name(model_dir: str) -> str | None:
 def _error_line(path: str, error: Exception) -> str:
     """Returns a one-line message that names the unreadable files of a checkpoint and the reason."""
     folder, _, name = path.rpartition("/")
-    reason = (str(error).splitlines() or [repr(error)])[0]
+    reason = first_line(error)
     if files.exists(f"{path}{SUFFIX}"):
         return f"a checkpoint cannot be read: {path + SUFFIX!r} ({reason})"
     data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]

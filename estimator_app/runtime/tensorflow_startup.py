@@ -117,11 +117,6 @@ def user_error_types() -> tuple[type[Exception], ...]:
     return (ValueError, OSError, ImportError) + ((tensorflow.errors.OpError,) if tensorflow else ())
 
 
-def first_line(error: BaseException) -> str:
-    """Returns the first line of the message of an exception; what represents it if it has none."""
-    return (str(error).splitlines() or [repr(error)])[0]
-
-
 _FULL = {os.strerror(code): error_lines.ADVICE[code] for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
 
 

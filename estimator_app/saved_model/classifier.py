@@ -18,6 +18,7 @@ from estimator_app.runtime import files
 from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
 from tpu_input.command_line.dataclass_options import checks_arguments
+from tpu_input.command_line.wording import first_line
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -132,8 +133,7 @@ def load_classifier(path: str) -> Any:
         if outputs not in (None, len(classes)):
             raise ValueError(f"{CLASSES_NAME} lists {len(classes)} classes, but the network has {outputs} outputs")
     except Exception as error:  # for damaged files, TensorFlow and protobuf raise almost any type of exception
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{path!r} is not a complete export of this program: {reason}") from error
+        raise ValueError(f"{path!r} is not a complete export of this program: {first_line(error)}") from error
     return Classifier(path, classes, signature, signatures.get(LOGITS))
 
 

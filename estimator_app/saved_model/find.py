@@ -25,6 +25,7 @@ from estimator_app.model_dir.exports import KINDS, NUMBER, PROGRAM_NAMES, folder
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_checkpoint, no_export
+from tpu_input.command_line.wording import first_line
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import MANIFEST_NAME
 
@@ -128,9 +129,8 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
             raise ValueError(f"step must be a non-negative integer, got {step!r}")
         return read_config(f"{path}/assets.extra"), step
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path!r} does not record which run it was exported from ({reason}); export it again"
+            f"{path!r} does not record which run it was exported from ({first_line(error)}); export it again"
         ) from error
 
 

@@ -19,6 +19,7 @@ from estimator_app.runtime import files
 from estimator_app.saved_model.find import read_origin
 from tpu_input import InputConfig
 from tpu_input.command_line.distribution import needing_extras
+from tpu_input.command_line.wording import first_line
 from tpu_input.without_tensorflow.decode_window import decode_file
 
 Array = npt.NDArray[Any]
@@ -102,7 +103,6 @@ def load_stablehlo(path: str) -> StableHloClassifier:
         if outputs != len(classes):
             raise ValueError(f"classes.txt lists {len(classes)} classes, but the network has {outputs} outputs")
     except Exception as error:  # of damaged files, JAX raises almost any type of exception
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{path!r} is not a complete export of this program: {reason}") from error
+        raise ValueError(f"{path!r} is not a complete export of this program: {first_line(error)}") from error
     run = jax.jit(program.call)
     return StableHloClassifier(path, classes, config, lambda pixels: run(weights, pixels))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
 from estimator_app.runtime import files
-from estimator_app.runtime.tensorflow_startup import first_line
 from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from estimator_app.trainers.starting_weights import weights_of_run
 from tpu_input import from_infeed
+from tpu_input.command_line.wording import first_line
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -34,10 +34,9 @@ from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_nam
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_weights
-from estimator_app.runtime.tensorflow_startup import first_line
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
-from tpu_input.command_line.wording import enumerated
+from tpu_input.command_line.wording import enumerated, first_line
 from tpu_input.dataset_format.csv_cells import csv_cell
 
 Array = npt.NDArray[Any]

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from estimator_app.runtime.tensorflow_startup import first_line
 from tpu_input.command_line.cores import num_cores
+from tpu_input.command_line.wording import first_line
 
 AHEAD = 2  # batches that are made while a step runs
 _PART = 16  # least examples of a part, so that handing it to a thread costs little
