@@ -214,6 +214,12 @@ def keep(part: str, table: Table) -> None:
     (RESULTS / f"{part}.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
+def versions(python: str, *packages: str) -> str:
+    """Returns the versions of packages in the environment of a Python: "keras 3.15.1 jax 0.12.0"."""
+    code = "import sys; from importlib.metadata import version; print(*(f'{n} {version(n)}' for n in sys.argv[1:]))"
+    return subprocess.run([python, "-c", code, *packages], check=True, capture_output=True, text=True).stdout.strip()
+
+
 def markdown(table: Mapping[str, Any]) -> str:
     """Returns a Table's fields as Markdown."""
     lines = ["| " + " | ".join(table["columns"]) + " |", "|---" * len(table["columns"]) + "|"]

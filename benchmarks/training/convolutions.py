@@ -88,7 +88,9 @@ def main() -> None:
         times = {name: measure.medians(runs)["ms"] for name, runs in measure.in_turn(ways, flags.repeats).items()}
         row = {"batch": batch, "map": f"{side} x {side}", "channels": channels, **times}
         rows.append(row | {"ratio": times["xla"] / times["onednn"]})
-    measure.keep("convolutions", measure.Table(rows, COLUMNS))
+    versions = measure.versions(flags.newest, "tensorflow", "jax")
+    notes = [f"medians of {flags.repeats} runs of a second each; {versions}"]
+    measure.keep("convolutions", measure.Table(rows, COLUMNS, notes))
 
 
 if __name__ == "__main__":

@@ -129,10 +129,7 @@ def main() -> None:
     parser.add_argument("--newest", default=".venv-newest/bin/python", help="Python with Keras 3, JAX and TensorFlow")
     flags = parser.parse_args()
     rows = rows_of(flags.newest, tuple(flags.network or NETWORKS), flags.repeats)
-    code = (
-        "from importlib.metadata import version as v; print(*(f'{n} {v(n)}' for n in ('tensorflow', 'keras', 'jax')))"
-    )
-    versions = subprocess.run([flags.newest, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    versions = measure.versions(flags.newest, "tensorflow", "keras", "jax")
     notes = [*notes_of(rows), f"medians of {flags.repeats} runs of each; both trainers: {versions}"]
     measure.keep("trainers", measure.Table(rows, COLUMNS, notes))
 

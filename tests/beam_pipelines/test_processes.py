@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import shard_checking, shard_owners, shard_writing
+from beam_pipelines.conversion import shard_owners, shard_writing
 from beam_pipelines.convert import convert
 from beam_pipelines.options import NEAR_DUPLICATES
 from beam_pipelines.repair import repair
@@ -135,14 +136,17 @@ def test_processes_of_this_machine_are_refused_beside_a_runner(few_digits, tmp_p
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeypatch, num_threads):
     convert(options(few_digits, tmp_path / "out"))
-    check_shard, threads = shard_checking.check_shard, set()
+    verification = importlib.import_module("beam_pipelines.verify")  # that name of the package is the function
+    check_shard, calls, threads = verification.check_shard, itertools.count(), set()
+    started = threading.Barrier(num_threads, timeout=60)
 
-    def slowly(*args):
+    def checked(*args: Any, **options: Any) -> Any:
         threads.add(threading.get_ident())
-        time.sleep(0.05)  # so that each of the 4 shards is given to a thread of its own, if there is one
-        return check_shard(*args)
+        if next(calls) < num_threads:
+            started.wait()  # until each thread has one of the 4 shards
+        return check_shard(*args, **options)
 
-    monkeypatch.setattr(shard_checking, "check_shard", slowly)
+    monkeypatch.setattr(verification, "check_shard", checked)
     assert not verify(str(tmp_path / "out"), num_threads=num_threads).problems
     assert len(threads) == num_threads
 
