@@ -174,6 +174,7 @@ def _benchmark(flags: argparse.Namespace) -> None:
 
 
 def _dispatcher(flags: argparse.Namespace) -> None:
+    _check_port(flags.port)
     from tpu_input.service import run_dispatcher
 
     run_dispatcher(flags.port, flags.work_dir, print_line)
@@ -181,9 +182,15 @@ def _dispatcher(flags: argparse.Namespace) -> None:
 
 def _worker(flags: argparse.Namespace) -> None:
     check_service(flags.dispatcher)
+    _check_port(flags.port)
     from tpu_input.service import run_worker
 
     run_worker(flags.dispatcher, flags.port, flags.host, print_line)
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"--port must be from 0 to 65535, got {port}")
 
 
 def _config(flags: argparse.Namespace, split: Split) -> InputConfig:

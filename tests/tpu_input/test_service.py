@@ -137,6 +137,13 @@ def test_a_second_dispatcher_at_a_port_is_refused(dispatcher, capsys):
     assert f"error: cannot listen on port {port}: Address already in use" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("port", [-4, 65536])
+@pytest.mark.parametrize("command", [("dispatcher",), ("worker", "--dispatcher=grpc://127.0.0.1:5000")])
+def test_a_port_that_no_machine_has_is_refused(capsys, command, port):
+    assert main([*command, f"--port={port}"]) == 2
+    assert capsys.readouterr().err == f"error: --port must be from 0 to 65535, got {port}\n"
+
+
 def test_a_worker_of_no_dispatcher_s_address_is_refused(capsys):
     assert main(["worker", "--dispatcher=10.0.0.2:5050"]) == 2
     stderr = capsys.readouterr().err
