@@ -283,7 +283,7 @@ def remove_replaced(output: str) -> None:
     """
     if replaced := working_folder.read_replaced(output):
         manifest = read_manifest(output)
-        if not manifest or _shards(manifest) != _shards(replaced):
+        if not manifest or manifest.shards != replaced.shards:
             _remove_shards(output, every_shard(replaced), manifest)
             storage.delete([f"{output}/{name}" for name in ON_DEMAND_NAMES])  # they describe the replaced dataset
         storage.delete([f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"])
@@ -295,10 +295,6 @@ def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> 
     removed = (dataset_files(names) | optional_files(names)) - needed
     # Those that name the shards of earlier versions last, for another call if this one is interrupted.
     storage.delete([f"{output}/{path}" for path in sorted(removed, key=lambda path: path.startswith("manifest-"))])
-
-
-def _shards(manifest: Manifest) -> list[str]:
-    return [shard.name for shard in manifest.shards]
 
 
 def _listed(paths: Collection[str]) -> str:
