@@ -9,6 +9,7 @@ looked at up to twenty times a second, so that a shorter peak is missed. CPU tim
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
 import json
@@ -212,6 +213,21 @@ def keep(part: str, table: Table) -> None:
     command = " ".join(["python -m", module, *flags])
     report = {"part": part, "command": command, "machine": machine(), **dataclasses.asdict(table)}
     (RESULTS / f"{part}.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def run_parts(
+    subject: str, description: str | None, parts: Mapping[str, Callable[[Path, int | None, int | None], Table]]
+) -> None:
+    """Runs the parts of a benchmark that --part names, with (--folder, --count, --repeats), and keeps their tables."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / f"jpeg2tpu_{subject}_benchmark")
+    parser.add_argument("--part", choices=parts, action="append", help="(default: all)")
+    parser.add_argument("--count", type=int, help="images or records, to try it out with few (default: as in the docs)")
+    parser.add_argument("--repeats", type=int, help="(default: each part's own)")
+    flags = parser.parse_args()
+    print(in_words(machine()), "\n")
+    for part in flags.part or parts:
+        keep(f"{subject}_{part}", parts[part](flags.folder, flags.count, flags.repeats))
 
 
 def versions(python: str, *packages: str) -> str:

@@ -9,7 +9,6 @@ in turn and repeated; tables have medians. Peers: benchmarks/requirements-peers.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,18 +118,5 @@ def promises(folder: Path, count: int | None, repeats: int | None) -> Table:
 _PARTS = (speed, peers, copying, large, growth, latency, promises, sweep)
 PARTS = {part.__name__: part for part in _PARTS}
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_benchmark"))
-    parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
-    parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
-    parser.add_argument("--repeats", type=int, help="(default: 3 of speed and peers, 1 of others)")
-    flags = parser.parse_args()
-    print(measure.in_words(measure.machine()), "\n")
-    for part in flags.part or PARTS:
-        measure.keep(f"conversion_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
-
-
 if __name__ == "__main__":
-    main()
+    measure.run_parts("conversion", __doc__, PARTS)

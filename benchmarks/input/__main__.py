@@ -8,7 +8,6 @@ own, all of them run in turn and repeated; the tables have medians. CPU time is 
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,18 +117,5 @@ PARTS = {
     "without_tensorflow": loaders.without_tensorflow,
 }
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_input_benchmark"))
-    parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
-    parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
-    parser.add_argument("--repeats", type=int, help="(default: 3 of speed, start and waits, 1 of others)")
-    flags = parser.parse_args()
-    print(measure.in_words(measure.machine()), "\n")
-    for part in flags.part or PARTS:
-        measure.keep(f"input_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
-
-
 if __name__ == "__main__":
-    main()
+    measure.run_parts("input", __doc__, PARTS)

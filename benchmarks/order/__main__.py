@@ -9,7 +9,6 @@ missing.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import dataclasses
 import functools
@@ -282,18 +281,5 @@ PARTS: dict[str, Callable[[Path, int | None, int | None], Table]] = {
     "summary": summary,
 }
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_order_benchmark"))
-    parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
-    parser.add_argument("--count", type=int, help="records, to try it out with few (default: what the page says)")
-    parser.add_argument("--repeats", type=int, help="(default: 3 of resume, 1 of others)")
-    flags = parser.parse_args()
-    print(measure.in_words(measure.machine()), "\n")
-    for part in flags.part or PARTS:
-        measure.keep(f"order_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
-
-
 if __name__ == "__main__":
-    main()
+    measure.run_parts("order", __doc__, PARTS)
